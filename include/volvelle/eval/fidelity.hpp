@@ -1,0 +1,32 @@
+// How far two ways of running the same tokens are apart.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "volvelle/base/progress.hpp"
+#include "volvelle/runtime/stepper.hpp"
+
+namespace volvelle {
+
+/// Kullback-Leibler divergence KL(p || q) in nats of the softmax distributions of two logit rows, in double precision.
+double kl_divergence(std::span<const float> p_logits, std::span<const float> q_logits);
+/// -log softmax(logits)[token], in double precision.
+double negative_log_likelihood(std::span<const float> logits, TokenId token);
+std::int64_t argmax(std::span<const float> logits) noexcept;
+
+struct Fidelity {
+  std::int64_t n = 0;
+  double kl_mean = 0;
+  double kl_p99 = 0;
+  double kl_max = 0;
+  double top1_agreement = 0;
+  double logit_delta_max = 0;
+};
+
+/// Prefills `tokens` but the last `last` through both, then decodes the last ones one by one (teacher forcing) and compares the
+/// distributions after each. p is the reference.
+Result<Fidelity> compare(Stepper& reference, Stepper& candidate, std::span<const TokenId> tokens, std::int64_t last,
+                         std::int64_t chunk, const ProgressSink& progress);
+
+}  // namespace volvelle

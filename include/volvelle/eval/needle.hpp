@@ -1,0 +1,31 @@
+// Needle in a haystack on the wired retriever: recall by distance, in chunks, between a fact and the question.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "volvelle/base/progress.hpp"
+#include "volvelle/runtime/session.hpp"
+
+namespace volvelle {
+
+struct NeedleOptions {
+  std::int64_t tokens = 8192;            // T; the question stands at position T
+  std::int64_t chunk = 256;              // C
+  std::vector<std::int64_t> distances;   // d = question's chunk - needle's chunk, 1 <= d <= N = T / C
+  std::int64_t trials = 4;
+  std::uint64_t seed = 1;
+};
+
+struct NeedleRow {
+  std::int64_t distance = 0;
+  std::int64_t trials = 0;
+  std::int64_t correct = 0;
+};
+
+/// Needs a model with the retriever's key-value vocabulary (k00.., v00.., f00..); others are refused by name.
+Result<std::vector<NeedleRow>> run_needle(const Model& model, Session& session, const MemorySpec& spec, const NeedleOptions& options,
+                                          const ProgressSink& progress);
+
+}  // namespace volvelle

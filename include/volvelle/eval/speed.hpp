@@ -1,0 +1,41 @@
+// Speed at depth: variants alternated in one process, ratios with spread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "volvelle/base/progress.hpp"
+#include "volvelle/runtime/stepper.hpp"
+
+namespace volvelle {
+
+struct SpeedOptions {
+  std::vector<std::int64_t> depths;      // tokens already in memory
+  std::int64_t n_decode = 32;            // tokens decoded per repetition
+  std::int64_t n_prefill = 512;          // tokens prefilled at depth per repetition; 0: none
+  int repetitions = 7;
+  bool against_engine = true;            // llama.cpp's flash and non-flash paths
+  int n_threads = 0;
+  int n_ubatch = 512;
+  bool deterministic = false;
+  std::vector<std::string> specs;        // memory specs
+};
+
+struct SpeedRow {
+  std::int64_t depth = 0;
+  std::string spec;                      // a memory spec, or "llama flash" / "llama no-flash"
+  double prefill_tps = 0;                // medians
+  double decode_ms = 0;                  // per token
+  double attention_ms = 0;               // per decoded token, thread 0 inside our attention; 0 for llama.cpp
+  double prefill_ratio = 0;              // time of llama.cpp's faster path / ours, median of paired repetitions; 0 without --against
+  double decode_ratio = 0;
+  double attention_ratio = 0;            // estimated: (llama decode - our decode without attention) / our attention
+  double spread = 0;                     // (max - min) / median of the decode ratio over repetitions
+};
+
+/// State at each depth is restored by truncation and not recomputed between repetitions.
+Result<std::vector<SpeedRow>> run_speed(const Model& model, std::span<const TokenId> tokens, const SpeedOptions& options,
+                                        const ProgressSink& progress);
+
+}  // namespace volvelle

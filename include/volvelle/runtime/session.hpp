@@ -1,0 +1,75 @@
+// Running tokens through a model whose memory is ours.
+//
+// A Session is the machinery (an engine context as large as one ubatch, the graph hook, scratch); a ContextMemory is the state.
+// One session can serve many memories in turn. step() is the F of the fold: memory' = F(memory, tokens).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "volvelle/base/cancel.hpp"
+#include "volvelle/memory/context_memory.hpp"
+#include "volvelle/runtime/model.hpp"
+
+namespace volvelle {
+
+enum class Logits { kNone, kLast, kAll };
+
+/// q, k or v of one layer and ubatch, after RoPE: f32, element (token, head, i) at data[token * token_stride + head * head_stride + i].
+struct CapturedRows {
+  enum class Kind { kQuery, kKey, kValue } kind = Kind::kQuery;
+  LayerIndex layer;
+  Position first_position;
+  std::int64_t n_tokens = 0;
+  std::int64_t n_heads = 0;
+  std::int64_t head_dim = 0;
+  const float* data = nullptr;
+  std::ptrdiff_t token_stride = 0;
+  std::ptrdiff_t head_stride = 0;
+};
+/// Called on an engine thread while the graph runs; must not throw.
+using CaptureSink = std::function<void(const CapturedRows&)>;
+
+struct SessionOptions {
+  int n_threads = 0;         // decode; 0: all hardware threads
+  int n_threads_batch = 0;   // prefill; 0: as n_threads
+  int n_ubatch = 512;        // tokens per graph; also the size of the engine's own cache
+  bool deterministic = false;  // bit-equal for any ubatch size and thread count of our attention
+  KvTypes kv;
+  CancelToken cancel;
+  CaptureSink capture;
+};
+
+/// Thread-compatible; two sessions on two threads may share a Model.
+class Session {
+ public:
+  static Result<Session> create(const Model& model, const SessionOptions& options);
+  Session(Session&&) noexcept;
+  Session& operator=(Session&&) noexcept;
+  ~Session();
+
+  /// An empty memory for this session's model and storage types.
+  Result<ContextMemory> begin(const MemorySpec& spec) const;
+  /// The layout that a restored memory must have to be stepped here.
+  const StoreLayout& layout() const noexcept;
+
+  /// Appends `tokens` (any number) to the memory. On an error or cancel the memory is as before the failing ubatch and
+  /// usable. Refuses to go beyond the model's context length.
+  Status step(ContextMemory& memory, std::span<const TokenId> tokens, Logits want);
+  /// Rows of the last step: kAll: token i's logits; kLast: only i = 0. [n_vocab], valid until the next step.
+  std::span<const float> logits(std::int64_t i = 0) const;
+
+  /// Seconds that thread 0 spent in our attention, since the last call.
+  double take_attention_seconds() noexcept;
+  /// Cells of the engine's own cache (one ubatch).
+  std::int64_t engine_context_tokens() const noexcept;
+
+ private:
+  struct Impl;
+  explicit Session(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace volvelle
