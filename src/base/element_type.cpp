@@ -2,7 +2,9 @@
 
 namespace volvelle {
 
-std::string_view to_string(ElementType type) noexcept { return type == ElementType::kF32 ? "f32" : "f16"; }
+std::string_view to_string(ElementType type) noexcept {
+  return type == ElementType::kF32 ? "f32" : "f16";
+}
 
 std::optional<ElementType> parse_element_type(std::string_view name) noexcept {
   for (const ElementType type : {ElementType::kF32, ElementType::kF16}) {

@@ -7,8 +7,8 @@
 #define VOLVELLE_CONCAT(a, b) VOLVELLE_CONCAT_INNER(a, b)
 
 /// Returns the error of `expr` (a Status or Result) from this function, if it has one.
-#define VOLVELLE_RETURN_IF_ERROR(expr)                                       \
-  do {                                                                       \
+#define VOLVELLE_RETURN_IF_ERROR(expr)                                                        \
+  do {                                                                                        \
     if (auto volvelle_status = (expr); !volvelle_status.ok()) return volvelle_status.error(); \
   } while (false)
 

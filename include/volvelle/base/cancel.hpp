@@ -1,4 +1,5 @@
-// Cooperative cancellation. Thread-safe; copies share one flag, so a signal handler's thread can stop long work elsewhere.
+// Cooperative cancellation. Thread-safe; copies share one flag, so a signal handler's thread can
+// stop long work elsewhere.
 #pragma once
 
 #include <atomic>

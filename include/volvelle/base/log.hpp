@@ -1,4 +1,5 @@
-// Where messages go. The library never prints: it hands every message to the sink that the program gave it.
+// Where messages go. The library never prints: it hands every message to the sink that the program
+// gave it.
 #pragma once
 
 #include <functional>

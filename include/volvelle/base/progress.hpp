@@ -11,7 +11,7 @@ struct Progress {
   std::string_view phase;  // "fold", "verify", ...
   std::int64_t done = 0;   // in `unit`
   std::int64_t total = 0;
-  std::string_view unit;   // "tokens", "bytes"
+  std::string_view unit;  // "tokens", "bytes"
 };
 
 /// Called on the thread that does the work, a few times a second at most.

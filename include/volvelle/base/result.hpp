@@ -1,8 +1,8 @@
 // Expected failures as values: Result<T> holds a T or an Error.
 //
-// An Error has a code for programs and one sentence for people: it begins with the operation, says what was expected and
-// what was found, and what to do. Looking at the value of a failed Result (or at the error of a good one) is a bug of the
-// caller and throws std::logic_error.
+// An Error has a code for programs and one sentence for people: it begins with the operation, says
+// what was expected and what was found, and what to do. Looking at the value of a failed Result (or
+// at the error of a good one) is a bug of the caller and throws std::logic_error.
 #pragma once
 
 #include <stdexcept>
@@ -13,18 +13,18 @@
 namespace volvelle {
 
 enum class ErrorCode {
-  kInvalidArgument,   // a flag, spec string or parameter makes no sense
-  kNotFound,          // a file, tensor or key does not exist
-  kIo,                // the operating system refused (full disk, permissions, short read)
-  kCorrupt,           // a file is damaged or is not what it says
-  kMismatch,          // two good things do not belong together (memory file and model)
-  kUnsupported,       // known, but not served by this version
-  kContextExceeded,   // more tokens than the model or the memory can hold
-  kResourceExhausted, // out of memory or over the memory budget
-  kCancelled,         // the user interrupted
-  kVerification,      // a check or certificate failed
-  kEngine,            // llama.cpp reported a failure
-  kNumeric,           // NaN or infinity where none may be
+  kInvalidArgument,    // a flag, spec string or parameter makes no sense
+  kNotFound,           // a file, tensor or key does not exist
+  kIo,                 // the operating system refused (full disk, permissions, short read)
+  kCorrupt,            // a file is damaged or is not what it says
+  kMismatch,           // two good things do not belong together (memory file and model)
+  kUnsupported,        // known, but not served by this version
+  kContextExceeded,    // more tokens than the model or the memory can hold
+  kResourceExhausted,  // out of memory or over the memory budget
+  kCancelled,          // the user interrupted
+  kVerification,       // a check or certificate failed
+  kEngine,             // llama.cpp reported a failure
+  kNumeric,            // NaN or infinity where none may be
 };
 
 struct Error {
@@ -57,7 +57,8 @@ class [[nodiscard]] Result {
 
  private:
   void require_value() const {
-    if (!ok()) throw std::logic_error("Result::value() of an error: " + std::get<1>(state_).message);
+    if (!ok())
+      throw std::logic_error("Result::value() of an error: " + std::get<1>(state_).message);
   }
   std::variant<T, Error> state_;
 };

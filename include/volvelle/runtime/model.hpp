@@ -1,4 +1,5 @@
-// A GGUF model, loaded by llama.cpp after we have checked the file and know that our memory can serve it.
+// A GGUF model, loaded by llama.cpp after we have checked the file and know that our memory can
+// serve it.
 #pragma once
 
 #include <cstdint>
@@ -17,24 +18,24 @@
 namespace volvelle {
 
 struct ModelInfo {
-  std::filesystem::path path;      // absolute
+  std::filesystem::path path;  // absolute
   std::uint64_t file_bytes = 0;
-  std::string name;                // general.name, else the file's stem
-  std::string architecture;        // "llama"
-  std::string fingerprint;         // hex; see model_fingerprint()
-  std::string tokenizer_hash;      // hex, over the tokenizer's metadata
-  std::string chat_template;       // text of the model's own template, may be empty
+  std::string name;            // general.name, else the file's stem
+  std::string architecture;    // "llama"
+  std::string fingerprint;     // hex; see model_fingerprint()
+  std::string tokenizer_hash;  // hex, over the tokenizer's metadata
+  std::string chat_template;   // text of the model's own template, may be empty
   int n_layers = 0;
   int n_heads = 0;
   std::vector<LayerShape> layers;  // [n_layers]
   std::int64_t n_embd = 0;
   std::int64_t n_vocab = 0;
-  std::int64_t context_length = 0; // trained
+  std::int64_t context_length = 0;  // trained
   RopeConfig rope;
 };
 
 struct ModelOptions {
-  LogSink log;          // engine messages; process-wide, the last loaded model's sink wins
+  LogSink log;  // engine messages; process-wide, the last loaded model's sink wins
   CancelToken cancel;
   bool use_mmap = true;
 };
@@ -42,7 +43,8 @@ struct ModelOptions {
 /// Immutable after load; sessions on several threads may share it.
 class Model {
  public:
-  /// Refuses by name what this version can not serve exactly (sliding windows, ALiBi, MLA, recurrent layers, encoders, LongRoPE).
+  /// Refuses by name what this version can not serve exactly (sliding windows, ALiBi, MLA,
+  /// recurrent layers, encoders, LongRoPE).
   static Result<Model> load(const std::filesystem::path& path, const ModelOptions& options);
   Model(Model&&) noexcept;
   Model& operator=(Model&&) noexcept;
@@ -59,14 +61,16 @@ class Model {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Path of a model, text or other input named on the command line: the path itself if it exists, else the name inside the cache
-/// folder's `kind` subfolder ("models", "texts"). The error names both places.
+/// Path of a model, text or other input named on the command line: the path itself if it exists,
+/// else the name inside the cache folder's `kind` subfolder ("models", "texts"). The error names
+/// both places.
 Result<std::filesystem::path> find_input(const std::string& name, const std::string& kind);
 /// ${VOLVELLE_CACHE:-$HOME/.cache/volvelle}
 std::filesystem::path cache_folder();
 
-/// Hash over every metadata entry that matters, and every tensor's name, type, shape and contents. The contents' hash is kept in the
-/// cache folder by path, size and mtime. `used_cache` tells whether it was found there.
+/// Hash over every metadata entry that matters, and every tensor's name, type, shape and contents.
+/// The contents' hash is kept in the cache folder by path, size and mtime. `used_cache` tells
+/// whether it was found there.
 Result<std::string> model_fingerprint(const std::filesystem::path& path);
 
 /// "llama.cpp 0.5.0 (ggml 0.25.3)": goes into files and reports.

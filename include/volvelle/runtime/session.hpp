@@ -1,7 +1,8 @@
 // Running tokens through a model whose memory is ours.
 //
-// A Session is the machinery (an engine context as large as one ubatch, the graph hook, scratch); a ContextMemory is the state.
-// One session can serve many memories in turn. step() is the F of the fold: memory' = F(memory, tokens).
+// A Session is the machinery (an engine context as large as one ubatch, the graph hook, scratch); a
+// ContextMemory is the state. One session can serve many memories in turn. step() is the F of the
+// fold: memory' = F(memory, tokens).
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,8 @@ namespace volvelle {
 
 enum class Logits { kNone, kLast, kAll };
 
-/// q, k or v of one layer and ubatch, after RoPE: f32, element (token, head, i) at data[token * token_stride + head * head_stride + i].
+/// q, k or v of one layer and ubatch, after RoPE: f32, element (token, head, i) at data[token *
+/// token_stride + head * head_stride + i].
 struct CapturedRows {
   enum class Kind { kQuery, kKey, kValue } kind = Kind::kQuery;
   LayerIndex layer;
@@ -33,9 +35,9 @@ struct CapturedRows {
 using CaptureSink = std::function<void(const CapturedRows&)>;
 
 struct SessionOptions {
-  int n_threads = 0;         // decode; 0: all hardware threads
-  int n_threads_batch = 0;   // prefill; 0: as n_threads
-  int n_ubatch = 512;        // tokens per graph; also the size of the engine's own cache
+  int n_threads = 0;           // decode; 0: all hardware threads
+  int n_threads_batch = 0;     // prefill; 0: as n_threads
+  int n_ubatch = 512;          // tokens per graph; also the size of the engine's own cache
   bool deterministic = false;  // bit-equal for any ubatch size and thread count of our attention
   KvTypes kv;
   CancelToken cancel;
@@ -55,10 +57,11 @@ class Session {
   /// The layout that a restored memory must have to be stepped here.
   const StoreLayout& layout() const noexcept;
 
-  /// Appends `tokens` (any number) to the memory. On an error or cancel the memory is as before the failing ubatch and
-  /// usable. Refuses to go beyond the model's context length.
+  /// Appends `tokens` (any number) to the memory. On an error or cancel the memory is as before the
+  /// failing ubatch and usable. Refuses to go beyond the model's context length.
   Status step(ContextMemory& memory, std::span<const TokenId> tokens, Logits want);
-  /// Rows of the last step: kAll: token i's logits; kLast: only i = 0. [n_vocab], valid until the next step.
+  /// Rows of the last step: kAll: token i's logits; kLast: only i = 0. [n_vocab], valid until the
+  /// next step.
   std::span<const float> logits(std::int64_t i = 0) const;
 
   /// Seconds that thread 0 spent in our attention, since the last call.

@@ -1,4 +1,5 @@
-// One way to run tokens, whoever remembers: our memory or llama.cpp's own. What benches and audits compare.
+// One way to run tokens, whoever remembers: our memory or llama.cpp's own. What benches and audits
+// compare.
 #pragma once
 
 #include <memory>
@@ -14,7 +15,7 @@ class Stepper {
   virtual std::span<const float> logits(std::int64_t i) const = 0;  // as Session::logits
   virtual std::int64_t length() const = 0;
   virtual Status truncate(std::int64_t length) = 0;
-  virtual double take_attention_seconds() { return 0; }             // 0 where it can not be measured
+  virtual double take_attention_seconds() { return 0; }  // 0 where it can not be measured
 };
 
 /// Our memory. `session` must outlive the stepper.
@@ -30,6 +31,7 @@ struct EngineStepperOptions {
   ElementType kv_type = ElementType::kF16;
   CaptureSink capture;  // keys and values only
 };
-Result<std::unique_ptr<Stepper>> make_engine_stepper(const Model& model, const EngineStepperOptions& options);
+Result<std::unique_ptr<Stepper>> make_engine_stepper(const Model& model,
+                                                     const EngineStepperOptions& options);
 
 }  // namespace volvelle

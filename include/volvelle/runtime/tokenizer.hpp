@@ -14,12 +14,14 @@ namespace volvelle {
 
 struct TokenizeOptions {
   bool add_special = false;    // BOS as the model wants it
-  bool parse_special = false;  // "<|im_end|>" in the text is the control token (templates), not plain text (documents)
+  bool parse_special = false;  // "<|im_end|>" in the text is the control token (templates), not
+                               // plain text (documents)
 };
 
 struct TokenizedText {
   std::vector<TokenId> tokens;
-  std::vector<ByteRange> ranges;  // of the text; {-1,-1} for added specials. Consecutive ranges cover the text but for dropped spaces
+  std::vector<ByteRange> ranges;  // of the text; {-1,-1} for added specials. Consecutive ranges
+                                  // cover the text but for dropped spaces
 };
 
 /// Immutable, thread-safe. Lives inside its Model and must not outlive it.
@@ -32,7 +34,8 @@ class Tokenizer {
   ~Tokenizer();
 
   Result<TokenizedText> tokenize(std::string_view text, TokenizeOptions options) const;
-  /// Raw bytes of one token (not always whole characters). Control tokens are empty unless `special`.
+  /// Raw bytes of one token (not always whole characters). Control tokens are empty unless
+  /// `special`.
   std::string piece(TokenId token, bool special = false) const;
   bool is_end_of_generation(TokenId token) const noexcept;
   std::int64_t n_vocab() const noexcept;
@@ -41,7 +44,8 @@ class Tokenizer {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Holds back the bytes of a character that is not complete yet; bytes that can never become one come out as U+FFFD.
+/// Holds back the bytes of a character that is not complete yet; bytes that can never become one
+/// come out as U+FFFD.
 class Utf8Assembler {
  public:
   std::string push(std::string_view bytes);

@@ -1,0 +1,110 @@
+// One-time start of llama.cpp and its log, which is process-wide by its design.
+#include "runtime/engine.hpp"
+
+#include <algorithm>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace volvelle::engine {
+namespace {
+
+struct LogState {
+  std::mutex mutex;
+  LogSink sink;
+  std::string line;  // messages may arrive in pieces
+  std::string last_error;
+};
+
+LogState& log_state() {
+  static LogState* const state = new LogState;  // never destroyed: the engine may log during exit
+  return *state;
+}
+
+LogLevel level_of(ggml_log_level level) {
+  switch (level) {
+    case GGML_LOG_LEVEL_ERROR:
+      return LogLevel::kError;
+    case GGML_LOG_LEVEL_WARN:
+      return LogLevel::kWarning;
+    case GGML_LOG_LEVEL_INFO:
+      return LogLevel::kInfo;
+    default:
+      return LogLevel::kDebug;
+  }
+}
+
+void on_engine_log(ggml_log_level level, const char* text, void*) {
+  LogState& state = log_state();
+  const std::lock_guard lock(state.mutex);
+  state.line += text;
+  if (state.line.empty() || state.line.back() != '\n') return;
+  state.line.pop_back();
+  if (level == GGML_LOG_LEVEL_ERROR) state.last_error = state.line;
+  if (state.sink) state.sink(level_of(level), state.line);
+  state.line.clear();
+}
+
+}  // namespace
+
+void initialize() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    llama_log_set(on_engine_log, nullptr);
+    llama_backend_init();
+    ggml_backend_load_all();
+  });
+}
+
+void set_log_sink(LogSink sink) {
+  LogState& state = log_state();
+  const std::lock_guard lock(state.mutex);
+  state.sink = std::move(sink);
+}
+
+std::string take_last_error() {
+  LogState& state = log_state();
+  const std::lock_guard lock(state.mutex);
+  return std::exchange(state.last_error, {});
+}
+
+void Batch::assign(const int* tokens, int n, std::int64_t first_position, bool last_logits,
+                   bool all_logits) noexcept {
+  batch_.n_tokens = n;
+  for (int i = 0; i < n; ++i) {
+    batch_.token[i] = tokens[i];
+    batch_.pos[i] = static_cast<llama_pos>(first_position + i);
+    batch_.n_seq_id[i] = 1;
+    batch_.seq_id[i][0] = 0;
+    batch_.logits[i] = static_cast<int8_t>(all_logits || (last_logits && i + 1 == n));
+  }
+}
+
+ContextPtr make_context(llama_model* model, const ContextRequest& request) {
+  llama_context_params params = llama_context_default_params();
+  params.n_ctx = static_cast<std::uint32_t>(request.n_ctx);
+  params.n_batch = static_cast<std::uint32_t>(request.n_ubatch);
+  params.n_ubatch = static_cast<std::uint32_t>(request.n_ubatch);
+  params.n_seq_max = 1;
+  params.n_threads = request.n_threads;
+  params.n_threads_batch = request.n_threads_batch;
+  params.flash_attn_type =
+      request.flash_attention ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
+  params.type_k = request.kv_type;
+  params.type_v = request.kv_type;
+  params.cb_eval = request.callback;
+  params.cb_eval_user_data = request.callback_data;
+  params.abort_callback = request.abort;
+  params.abort_callback_data = request.abort_data;
+  params.offload_kqv = false;
+  params.kv_unified = true;
+  params.no_perf = true;
+  return ContextPtr(llama_init_from_model(model, params));
+}
+
+int thread_count(int n) noexcept {
+  if (n > 0) return n;
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+}  // namespace volvelle::engine

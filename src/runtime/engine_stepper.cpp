@@ -1,0 +1,157 @@
+// A Stepper on llama.cpp's own cache: the reference. It shares no code of ours in attention or
+// memory.
+#include <algorithm>
+
+#include "base/result_macros.hpp"
+#include "runtime/engine.hpp"
+#include "runtime/model_impl.hpp"
+#include "runtime/node_names.hpp"
+#include "volvelle/runtime/stepper.hpp"
+
+namespace volvelle {
+namespace {
+
+class EngineStepper final : public Stepper {
+ public:
+  EngineStepper(const Model& model, EngineStepperOptions options)
+      : model_(model), options_(std::move(options)), batch_(options_.n_ubatch) {}
+
+  Status open() {
+    engine::ContextRequest request;
+    request.n_ctx = options_.n_ctx;
+    request.n_ubatch = options_.n_ubatch;
+    request.n_threads = engine::thread_count(options_.n_threads);
+    request.n_threads_batch =
+        options_.n_threads_batch > 0 ? options_.n_threads_batch : request.n_threads;
+    request.flash_attention = options_.flash_attention;
+    request.kv_type = options_.kv_type == ElementType::kF16 ? GGML_TYPE_F16 : GGML_TYPE_F32;
+    if (options_.capture) {
+      request.callback = &EngineStepper::on_node;
+      request.callback_data = this;
+    }
+    context_ = engine::make_context(model_.impl().engine_model.get(), request);
+    if (context_) return {};
+    return Error{ErrorCode::kEngine, "engine: no context of " + std::to_string(options_.n_ctx) +
+                                         " tokens: " + engine::take_last_error()};
+  }
+
+  Status step(std::span<const TokenId> tokens, Logits want) override {
+    const auto n = static_cast<std::int64_t>(tokens.size());
+    n_logits_ = 0;
+    all_logits_.clear();
+    last_logits_ = nullptr;
+    if (length_ + n > options_.n_ctx) {
+      return Error{ErrorCode::kContextExceeded, "engine: " + std::to_string(length_ + n) +
+                                                    " tokens do not fit into a context of " +
+                                                    std::to_string(options_.n_ctx)};
+    }
+    for (std::int64_t done = 0; done < n;) {
+      const std::int64_t size = std::min<std::int64_t>(options_.n_ubatch, n - done);
+      const bool last = done + size == n && want != Logits::kNone;
+      batch_.assign(tokens.data() + done, static_cast<int>(size), length_, last,
+                    want == Logits::kAll);
+      if (const int rc = llama_decode(context_.get(), batch_.get()); rc != 0) {
+        return Error{ErrorCode::kEngine, "engine: decode failed with code " + std::to_string(rc) +
+                                             ": " + engine::take_last_error()};
+      }
+      keep(size, last, want == Logits::kAll);
+      length_ += size;
+      done += size;
+    }
+    return {};
+  }
+
+  std::span<const float> logits(std::int64_t i) const override {
+    if (i < 0 || i >= n_logits_)
+      throw std::logic_error("Stepper::logits: the last step kept no such row");
+    const auto n_vocab = static_cast<std::size_t>(model_.info().n_vocab);
+    if (last_logits_ != nullptr) return {last_logits_, n_vocab};
+    return std::span<const float>(all_logits_)
+        .subspan(static_cast<std::size_t>(i) * n_vocab, n_vocab);
+  }
+
+  std::int64_t length() const override { return length_; }
+
+  Status truncate(std::int64_t length) override {
+    if (length < 0 || length > length_)
+      return Error{ErrorCode::kInvalidArgument, "engine: can not truncate to " +
+                                                    std::to_string(length) + " of " +
+                                                    std::to_string(length_) + " tokens"};
+    llama_memory_seq_rm(llama_get_memory(context_.get()), 0, static_cast<llama_pos>(length), -1);
+    length_ = length;
+    return {};
+  }
+
+ private:
+  void keep(std::int64_t n, bool last, bool all) {
+    const auto n_vocab = static_cast<std::size_t>(model_.info().n_vocab);
+    if (all) {
+      for (std::int64_t i = 0; i < n; ++i) {
+        const float* const row = llama_get_logits_ith(context_.get(), static_cast<std::int32_t>(i));
+        all_logits_.insert(all_logits_.end(), row, row + n_vocab);
+      }
+      n_logits_ += n;
+    } else if (last) {
+      last_logits_ = llama_get_logits_ith(context_.get(), static_cast<std::int32_t>(n - 1));
+      n_logits_ = 1;
+    }
+  }
+
+  /// Asks for the nodes that store rows, and reads their sources once they are computed.
+  static bool on_node(ggml_tensor* node, bool ask, void* self) {
+    auto& stepper = *static_cast<EngineStepper*>(self);
+    if (node->op != GGML_OP_SET_ROWS) return !ask;
+    const std::int64_t key_layer = cache_layer(node, kKeyCachePrefix);
+    const std::int64_t value_layer = cache_layer(node, kValueCachePrefix);
+    if (key_layer < 0 && value_layer < 0) return !ask;
+    if (ask) return true;
+    stepper.report(node->src[0],
+                   key_layer >= 0 ? CapturedRows::Kind::kKey : CapturedRows::Kind::kValue,
+                   std::max(key_layer, value_layer));
+    return true;
+  }
+
+  void report(const ggml_tensor* rows, CapturedRows::Kind kind, std::int64_t layer) const {
+    const LayerShape& shape = model_.info().layers.at(static_cast<std::size_t>(layer));
+    const std::int64_t head_dim =
+        kind == CapturedRows::Kind::kKey ? shape.head_dim_k : shape.head_dim_v;
+    options_.capture(
+        CapturedRows{.kind = kind,
+                     .layer = LayerIndex(layer),
+                     .first_position = Position(length_),
+                     .n_tokens = rows->ne[1],
+                     .n_heads = shape.n_kv_heads,
+                     .head_dim = head_dim,
+                     .data = static_cast<const float*>(rows->data),
+                     .token_stride = static_cast<std::ptrdiff_t>(rows->nb[1] / sizeof(float)),
+                     .head_stride = static_cast<std::ptrdiff_t>(head_dim)});
+  }
+
+  const Model& model_;
+  EngineStepperOptions options_;
+  engine::ContextPtr context_;
+  engine::Batch batch_;
+  std::int64_t length_ = 0;
+  std::vector<float> all_logits_;
+  const float* last_logits_ = nullptr;
+  std::int64_t n_logits_ = 0;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Stepper>> make_engine_stepper(const Model& model,
+                                                     const EngineStepperOptions& options) {
+  if (options.n_ubatch < 1 || options.n_ctx < 1)
+    return Error{ErrorCode::kInvalidArgument,
+                 "engine: context and ubatch sizes must be at least 1"};
+  if (options.capture && !options.flash_attention) {
+    return Error{ErrorCode::kUnsupported,
+                 "engine: rows can be captured with flash attention only (the other path stores "
+                 "values transposed)"};
+  }
+  auto stepper = std::make_unique<EngineStepper>(model, options);
+  VOLVELLE_RETURN_IF_ERROR(stepper->open());
+  return std::unique_ptr<Stepper>(std::move(stepper));
+}
+
+}  // namespace volvelle

@@ -1,0 +1,95 @@
+// The graph hook: llama.cpp computes, we remember.
+//
+// While a graph is scheduled, the engine asks a callback about every node before anything runs.
+// There we turn the nodes that write the KV cache (SET_ROWS into cache_k_l<N>, cache_v_l<N>) and
+// the attention nodes (FLASH_ATTN_EXT) into custom ops that write and read a ContextMemory. Sources
+// stay as they are, so keys arrive rotated and queries arrive as the model made them. The engine's
+// own cache is never filled.
+//
+// Invariant, checked after every ubatch: each layer wrote its keys once, its values once, and
+// attended once. A model whose graph does anything else is refused, not approximated. Engine graphs
+// are reused between steps; a rewritten node stays rewritten. Thread rule: one ubatch at a time;
+// the ops run in the engine's threads.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/engine.hpp"
+#include "volvelle/attention/attend.hpp"
+#include "volvelle/memory/context_memory.hpp"
+#include "volvelle/runtime/session.hpp"
+
+namespace volvelle {
+
+class GraphHook {
+ public:
+  struct Options {
+    StoreLayout layout;
+    bool deterministic = false;
+    CaptureSink capture;
+    CancelToken cancel;
+  };
+  GraphHook(Options options, AttendWorkspace workspace);
+  GraphHook(const GraphHook&) = delete;
+  GraphHook& operator=(const GraphHook&) = delete;
+
+  /// The memory that the next graph writes and reads; it has a pending append of n_tokens.
+  void begin_ubatch(ContextMemory& memory, std::int64_t n_tokens) noexcept;
+  /// The first problem of the ubatch that just ran, or ok. `completed`: the engine computed the
+  /// whole graph.
+  Status finish_ubatch(bool completed);
+
+  double take_attention_seconds() noexcept { return std::exchange(attention_seconds_, 0.0); }
+
+  static bool on_node(ggml_tensor* node, bool ask, void* self);  // ggml_backend_sched_eval_callback
+  static bool should_abort(void* self);                          // ggml_abort_callback
+
+ private:
+  enum class Problem { kNone, kShape, kType, kDevice, kBias, kLayer, kMask };
+  struct LayerOps {
+    GraphHook* hook = nullptr;
+    LayerIndex layer;
+    AttentionShape shape;
+    std::atomic<int> keys_written{0};
+    std::atomic<int> values_written{0};
+    std::atomic<int> attended{0};
+  };
+
+  static const char* reason(Problem problem) noexcept;
+  void visit(ggml_tensor* node);
+  void rewrite_store(ggml_tensor* node);
+  void rewrite_attention(ggml_tensor* node);
+  Problem check_attention(const ggml_tensor* node, std::int64_t layer) const;
+  void fail(Problem problem, const char* node_name) noexcept;
+  void check_mask(const ggml_tensor* mask) noexcept;
+  void capture(CapturedRows::Kind kind, const LayerOps& ops, const ggml_tensor* rows,
+               std::int64_t n_heads) noexcept;
+
+  const LayerShape& layer_shape(LayerIndex layer) const noexcept {
+    return options_.layout.layers[static_cast<std::size_t>(layer.value())];
+  }
+
+  static void write_rows(CapturedRows::Kind kind, ggml_tensor* dst, int ith, int nth,
+                         LayerOps& ops) noexcept;
+  static void write_keys(ggml_tensor* dst, int ith, int nth, void* ops) noexcept;
+  static void write_values(ggml_tensor* dst, int ith, int nth, void* ops) noexcept;
+  static void attend_layer(ggml_tensor* dst, int ith, int nth, void* ops) noexcept;
+
+  Options options_;
+  AttendWorkspace workspace_;
+  std::vector<std::unique_ptr<LayerOps>> layers_;  // stable addresses: they are the ops' userdata
+  ContextMemory* memory_ = nullptr;
+  std::int64_t n_tokens_ = 0;
+  bool mask_checked_ = false;
+  const ggml_tensor* last_mask_ = nullptr;
+  double attention_seconds_ = 0;
+  std::atomic<Problem> problem_{Problem::kNone};
+  std::string problem_node_;
+};
+
+}  // namespace volvelle

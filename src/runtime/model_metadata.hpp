@@ -1,0 +1,16 @@
+// What a model is, read from its GGUF metadata, and whether this version can serve it.
+#pragma once
+
+#include "volvelle/io/gguf.hpp"
+#include "volvelle/runtime/model.hpp"
+
+namespace volvelle {
+
+/// Fills architecture, sizes, layers, RoPE, chat template and tokenizer hash. Errors name the
+/// missing or impossible key.
+Result<ModelInfo> read_model_info(const GgufFile& file);
+
+/// Refuses by name what our memory would not serve exactly.
+Status require_servable(const GgufFile& file, const ModelInfo& info);
+
+}  // namespace volvelle

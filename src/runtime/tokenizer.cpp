@@ -1,0 +1,111 @@
+// The engine's tokenizer plus byte ranges, which it does not give.
+//
+// Ranges are found by walking the text along the tokens' pieces. A tokenizer may add a space in
+// front, drop repeated white space, or replace unknown characters; those cases are followed. A
+// token that can not be placed has the range {-1, -1}: unknown, never wrong.
+#include "volvelle/runtime/tokenizer.hpp"
+
+#include <limits>
+#include <utility>
+
+#include "runtime/tokenizer_impl.hpp"
+
+namespace volvelle {
+namespace {
+
+bool is_space(char c) noexcept { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
+
+class Aligner {
+ public:
+  explicit Aligner(std::string_view text) : text_(text) {}
+
+  ByteRange place(std::string_view piece) {
+    if (piece.empty()) return {};
+    if (const ByteRange range = place_here(piece); range.begin >= 0) return range;
+    std::size_t skip = at_;  // the tokenizer may have dropped white space
+    while (skip < text_.size() && is_space(text_[skip])) ++skip;
+    const std::size_t before = std::exchange(at_, skip);
+    if (const ByteRange range = place_here(piece); range.begin >= 0) return range;
+    at_ = before;
+    return resynchronize(piece);
+  }
+
+ private:
+  ByteRange place_here(std::string_view piece) {
+    const std::string_view rest = text_.substr(at_);
+    if (rest.starts_with(piece)) return take(piece.size());
+    if (piece.size() > 1 && piece[0] == ' ' && rest.starts_with(piece.substr(1)))
+      return take(piece.size() - 1);
+    return {};
+  }
+
+  /// After an unknown character the next piece stands a little further on.
+  ByteRange resynchronize(std::string_view piece) {
+    constexpr std::size_t kReach = 64;  // bytes; more would risk a wrong match
+    const std::string_view core = piece.size() > 1 && piece[0] == ' ' ? piece.substr(1) : piece;
+    const std::size_t found = text_.substr(at_, kReach).find(core);
+    if (found == std::string_view::npos) return {};
+    at_ += found;
+    return take(core.size());
+  }
+
+  ByteRange take(std::size_t n) {
+    const ByteRange range{static_cast<std::int64_t>(at_), static_cast<std::int64_t>(at_ + n)};
+    at_ += n;
+    return range;
+  }
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+};
+
+}  // namespace
+
+Tokenizer::Tokenizer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
+Tokenizer::~Tokenizer() = default;
+
+Result<TokenizedText> Tokenizer::tokenize(std::string_view text, TokenizeOptions options) const {
+  if (text.size() > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max()) / 2) {
+    return Error{ErrorCode::kInvalidArgument, "tokenize: a text of " + std::to_string(text.size()) +
+                                                  " bytes is too long for one call; split it"};
+  }
+  TokenizedText result;
+  const auto size = static_cast<std::int32_t>(text.size());
+  // The engine answers a buffer that is too small with minus the number of tokens.
+  result.tokens.resize(text.size() / 3 + 16);
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const std::int32_t n = llama_tokenize(impl_->vocab, text.data(), size, result.tokens.data(),
+                                          static_cast<std::int32_t>(result.tokens.size()),
+                                          options.add_special, options.parse_special);
+    if (n == std::numeric_limits<std::int32_t>::min())
+      return Error{ErrorCode::kInvalidArgument, "tokenize: the text has too many tokens; split it"};
+    result.tokens.resize(static_cast<std::size_t>(n >= 0 ? n : -n));
+    if (n >= 0) break;
+  }
+  Aligner aligner(text);
+  result.ranges.reserve(result.tokens.size());
+  for (const TokenId token : result.tokens)
+    result.ranges.push_back(aligner.place(piece(token, options.parse_special)));
+  return result;
+}
+
+std::string Tokenizer::piece(TokenId token, bool special) const {
+  std::string text(32, '\0');
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const std::int32_t n = llama_token_to_piece(impl_->vocab, token, text.data(),
+                                                static_cast<std::int32_t>(text.size()), 0, special);
+    text.resize(static_cast<std::size_t>(n >= 0 ? n : -n));
+    if (n >= 0) break;
+  }
+  return text;
+}
+
+bool Tokenizer::is_end_of_generation(TokenId token) const noexcept {
+  return llama_vocab_is_eog(impl_->vocab, token);
+}
+
+std::int64_t Tokenizer::n_vocab() const noexcept { return llama_vocab_n_tokens(impl_->vocab); }
+
+}  // namespace volvelle
