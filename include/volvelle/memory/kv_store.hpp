@@ -1,14 +1,17 @@
 // Key and value rows of all layers, append-only, shared by reference.
 //
-// Rows live in blocks (anonymous memory, or a mapped file); a block holds, for every layer, K and V as
-// [n_kv_heads, capacity, head_dim]. A store is a list of (block, number of rows used), so clone() copies no row, truncate()
-// frees nothing that another store still sees, and a saved memory is a read-only block in front. A store extends its last block
-// in place only while it is that block's sole owner; otherwise it starts a new one.
+// Rows live in blocks (anonymous memory, or a mapped file); a block holds, for every layer, K and V
+// as [n_kv_heads, capacity, head_dim]. A store is a list of (block, number of rows used), so
+// clone() copies no row, truncate() frees nothing that another store still sees, and a saved memory
+// is a read-only block in front. A store extends its last block in place only while it is that
+// block's sole owner; otherwise it starts a new one.
 //
 // Cost: append is one conversion per element; clone and truncate are O(number of blocks).
-// Thread rule: thread-compatible; during one ubatch write_*() may be called from many threads for different tokens or layers.
+// Thread rule: thread-compatible; during one ubatch write_*() may be called from many threads for
+// different tokens or layers.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -49,29 +52,36 @@ struct RowBlock {
   std::vector<LayerPlanes> layers;
   std::int64_t capacity = 0;
   bool writable = true;
-  bool anonymous = true;            // false: pages belong to a file
+  bool anonymous = true;  // false: pages belong to a file
   std::shared_ptr<void> owner;
 };
 
 /// Anonymous, lazily resident memory for `capacity` rows.
-Result<std::shared_ptr<RowBlock>> allocate_row_block(const StoreLayout& layout, std::int64_t capacity);
+Result<std::shared_ptr<RowBlock>> allocate_row_block(const StoreLayout& layout,
+                                                     std::int64_t capacity);
 
 class KvStore {
  public:
   static constexpr std::int64_t kBlockRows = 1024;
 
   explicit KvStore(StoreLayout layout);
+  KvStore(KvStore&&) noexcept = default;
+  KvStore& operator=(KvStore&&) noexcept = default;
 
   const StoreLayout& layout() const noexcept { return layout_; }
   /// Rows committed so far. Row indices are never re-used for other rows, except after truncate().
   std::int64_t n_rows() const noexcept { return n_rows_; }
-  std::span<const Position> positions() const noexcept { return positions_; }  // [n_rows], ascending
+  std::span<const Position> positions() const noexcept {  // [n_rows], ascending
+    return std::span(positions_).first(static_cast<std::size_t>(n_rows_));
+  }
 
-  /// Puts a block with `n_rows` finished rows at the front of an empty store (a saved memory), or an empty writable block with
-  /// n_rows = 0 that the next appends will fill (a file being written).
+  /// Puts a block with `n_rows` finished rows at the front of an empty store (a saved memory), or
+  /// an empty writable block with n_rows = 0 that the next appends will fill (a file being
+  /// written).
   Status adopt(std::shared_ptr<RowBlock> block, std::span<const Position> positions);
 
-  /// Reserves rows for tokens at `positions` (ascending, behind the last row). They become part of the store at commit().
+  /// Reserves rows for tokens at `positions` (ascending, behind the last row). They become part of
+  /// the store at commit().
   Status begin_append(std::span<const Position> positions);
   /// Converts and writes token `i` of the pending append; `row` is f32 [n_kv_heads * head_dim].
   void write_k(LayerIndex layer, std::int64_t i, const float* row) noexcept;
@@ -82,35 +92,65 @@ class KvStore {
   /// Segments of one layer, pending rows included. Valid until the store changes.
   std::span<const KeyValueSegment> segments(LayerIndex layer) const noexcept;
 
-  KvStore clone() const;                         // shares every block; must not have a pending append
-  Status truncate(std::int64_t n_rows);          // keeps rows [0, n_rows)
-  /// Forgets rows [begin, end): frees the blocks that lie wholly inside. Such rows must not be visible to any later query.
+  KvStore clone() const;                 // shares every block; must not have a pending append
+  Status truncate(std::int64_t n_rows);  // keeps rows [0, n_rows)
+  /// Forgets rows [begin, end): frees the blocks that lie wholly inside. Such rows must not be
+  /// visible to any later query.
   void release(std::int64_t begin, std::int64_t end) noexcept;
 
-  /// Bytes of the rows in use, and of anonymous memory reserved by blocks (pages never touched are not resident).
+  /// Bytes of the rows in use, and of anonymous memory reserved by blocks (pages never touched are
+  /// not resident).
   std::size_t row_bytes_used() const noexcept;
   std::size_t reserved_bytes() const noexcept;
 
  private:
-  struct Extent {  // part of a block
+  // Counts the stores that hold a block. Not shared_ptr::use_count(): a file being written holds
+  // its block too, and the count must order the last reads of a store that went away before the
+  // writes of the one that stays.
+  class Lease {
+   public:
+    Lease() : count_(std::make_shared<std::atomic<int>>(1)) {}
+    Lease(const Lease& other) : count_(other.count_) {
+      count_->fetch_add(1, std::memory_order_relaxed);
+    }
+    Lease(Lease&&) noexcept = default;
+    Lease& operator=(Lease other) noexcept { return count_.swap(other.count_), *this; }
+    ~Lease() {
+      if (count_ != nullptr) count_->fetch_sub(1, std::memory_order_release);
+    }
+    bool sole() const noexcept { return count_->load(std::memory_order_acquire) == 1; }
+
+   private:
+    std::shared_ptr<std::atomic<int>> count_;
+  };
+  struct Extent {  // the first n_rows rows of a block
     std::shared_ptr<RowBlock> block;
-    std::int64_t first_row = 0;
-    std::int64_t n_rows = 0;  // used by this store, pending included
+    std::int64_t first_row = 0;  // of the store
+    std::int64_t n_rows = 0;     // used by this store, pending included
+    Lease lease;
   };
   struct PendingSlot {  // where a pending token's rows go
     std::size_t extent = 0;
     std::int64_t row_in_block = 0;
   };
-  Status extend_to(std::int64_t n_rows);
-  void rebuild_segments();
+  enum class Side { kKey, kValue };
+
+  KvStore(const KvStore&) = default;  // clone()
+  Status check_append(std::span<const Position> positions) const;
+  Status reserve_slots(std::int64_t n);
+  bool can_extend_last() const noexcept;
+  Status check_not_leaving_file(std::int64_t next_row) const;
+  void cut_extents(std::int64_t n_rows) noexcept;
+  void refresh_segments(std::size_t first_changed);
+  void write(Side side, LayerIndex layer, std::int64_t i, const float* row) noexcept;
 
   StoreLayout layout_;
   std::int64_t n_rows_ = 0;
   std::int64_t n_pending_ = 0;
-  std::vector<Position> positions_;
-  std::vector<Extent> extents_;
+  std::vector<Position> positions_;  // pending ones included
+  std::vector<Extent> extents_;      // ascending; only the last may have no rows
   std::vector<PendingSlot> slots_;
-  std::vector<std::vector<KeyValueSegment>> segments_;  // [layer]
+  std::vector<std::vector<KeyValueSegment>> segments_;  // [layer][extent with rows]
 };
 
 }  // namespace volvelle

@@ -1,9 +1,11 @@
 // Memory specs: one string describes a memory, in flags, files, reports and benchmark lines.
 //
-//   'full'   'sink(4)+window(4096)'   'full+topk(k=128,index=saki,bits=3)'   'full+kv(k=f32,v=f32)'   ...
+//   'full'   'sink(4)+window(4096)'   'full+topk(k=128,index=saki,bits=3)'   'full+kv(k=f32,v=f32)'
+//   ...
 //
-// Terms joined by '+', each once; the whole grammar is parsed, and require_supported() refuses by name what this version does
-// not build yet. to_string() is canonical: fixed term and key order, defaults left out; parse(to_string(x)) == x.
+// Terms joined by '+', each once; the whole grammar is parsed, and require_supported() refuses by
+// name what this version does not build yet. to_string() is canonical: fixed term and key order,
+// defaults left out; parse(to_string(x)) == x.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +19,8 @@
 
 namespace volvelle {
 
-/// window(n[,block=B]): query t sees the sinks and [E(t), t], E(t) = max(n_sink, B * floor((t + 1 - n) / B)).
+/// window(n[,block=B]): query t sees the sinks and [E(t), t], E(t) = max(n_sink, B * floor((t + 1 -
+/// n) / B)).
 struct WindowTerm {
   std::int64_t tokens = 0;
   std::int64_t block = 64;
@@ -31,26 +34,27 @@ struct TopkTerm {
   std::string index = "saki";       // saki | pca | dims | exact
   std::optional<int> bits;
   std::optional<int> rank;
-  std::string tail = "coded";       // coded | none
-  std::string cert = "none";        // exact | dither | none
+  std::string tail = "coded";  // coded | none
+  std::string cert = "none";   // exact | dither | none
   bool operator==(const TopkTerm&) const = default;
 };
 
 /// tail(kind,...): constant-size memory of what left the window.
 struct TailTerm {
-  std::string kind;                 // summary | outer | koopman | mean | none
+  std::string kind;  // summary | outer | koopman | mean | none
   std::optional<std::int64_t> entries;
   bool operator==(const TailTerm&) const = default;
 };
 
 /// store(disk="PATH") or store(mpi): where rows behind the window stay.
 struct StoreTerm {
-  std::string kind;                 // disk | mpi
+  std::string kind;  // disk | mpi
   std::string path;
   bool operator==(const StoreTerm&) const = default;
 };
 
-/// Storage types as written; names that this version can not store are refused by require_supported().
+/// Storage types as written; names that this version can not store are refused by
+/// require_supported().
 struct KvTerm {
   std::string k = "f16";
   std::string v = "f16";
@@ -93,7 +97,8 @@ struct KvTypes {
 };
 Result<KvTypes> kv_types(const MemorySpec& spec);
 
-/// First row after the sinks that a query at position t sees; see WindowTerm. 0 sinks and no window: 0.
+/// First row after the sinks that a query at position t sees; see WindowTerm. 0 sinks and no
+/// window: 0.
 std::int64_t window_begin(const MemorySpec& spec, std::int64_t t) noexcept;
 
 }  // namespace volvelle
