@@ -23,7 +23,7 @@ struct GgufTensor {
   std::vector<std::uint64_t> shape;  // ggml order: fastest first
   std::uint32_t type = 0;            // ggml_type
   std::uint64_t offset = 0;          // in the file
-  std::uint64_t bytes = 0;           // up to the next tensor or the end of the file where the type is unknown to us
+  std::uint64_t bytes = 0;           // of the data, without padding
 };
 
 struct GgufFile {

@@ -1,0 +1,20 @@
+// Parts of error messages about files. A message is one line whatever a hostile file or path holds,
+// so every text that comes from outside is quoted here: control characters become \xNN and long
+// texts are cut.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace volvelle::io {
+
+/// 'text' in quotes, printable, at most `max_chars` of it.
+std::string quoted(std::string_view text, std::size_t max_chars = 80);
+std::string quoted_path(const std::filesystem::path& path);
+
+/// The system's words for an errno value.
+std::string system_message(int error_number);
+
+}  // namespace volvelle::io
