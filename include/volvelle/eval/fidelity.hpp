@@ -9,10 +9,12 @@
 
 namespace volvelle {
 
-/// Kullback-Leibler divergence KL(p || q) in nats of the softmax distributions of two logit rows, in double precision.
+/// Kullback-Leibler divergence KL(p || q) in nats of the softmax distributions of two logit rows,
+/// in double precision. The rows must be equally long.
 double kl_divergence(std::span<const float> p_logits, std::span<const float> q_logits);
 /// -log softmax(logits)[token], in double precision.
 double negative_log_likelihood(std::span<const float> logits, TokenId token);
+/// Index of the first largest logit; -1 for no logits.
 std::int64_t argmax(std::span<const float> logits) noexcept;
 
 struct Fidelity {
@@ -24,9 +26,10 @@ struct Fidelity {
   double logit_delta_max = 0;
 };
 
-/// Prefills `tokens` but the last `last` through both, then decodes the last ones one by one (teacher forcing) and compares the
-/// distributions after each. p is the reference.
-Result<Fidelity> compare(Stepper& reference, Stepper& candidate, std::span<const TokenId> tokens, std::int64_t last,
-                         std::int64_t chunk, const ProgressSink& progress);
+/// Prefills `tokens` but the last `last` through both, in chunks, then decodes the last ones one by
+/// one (teacher forcing) and compares the distributions after each. `reference` is p. Both must be
+/// empty.
+Result<Fidelity> compare(Stepper& reference, Stepper& candidate, std::span<const TokenId> tokens,
+                         std::int64_t last, std::int64_t chunk, const ProgressSink& progress);
 
 }  // namespace volvelle

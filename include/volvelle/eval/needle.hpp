@@ -1,4 +1,5 @@
-// Needle in a haystack on the wired retriever: recall by distance, in chunks, between a fact and the question.
+// Needle in a haystack on the wired retriever: recall by distance, in chunks, between a fact and
+// the question.
 #pragma once
 
 #include <cstdint>
@@ -11,21 +12,28 @@
 namespace volvelle {
 
 struct NeedleOptions {
-  std::int64_t tokens = 8192;            // T; the question stands at position T
-  std::int64_t chunk = 256;              // C
-  std::vector<std::int64_t> distances;   // d = question's chunk - needle's chunk, 1 <= d <= N = T / C
+  std::int64_t tokens = 8192;           // T; the question stands at position T
+  std::int64_t chunk = 256;             // C
+  std::vector<std::int64_t> distances;  // d = question's chunk - needle's chunk, 1 <= d <= T / C
   std::int64_t trials = 4;
   std::uint64_t seed = 1;
+  std::int64_t absent = 0;  // keys a trial that the haystack does not hold, asked as well
 };
 
+/// Distance 0 is the row of the absent keys, behind the others; there only "none" is correct.
 struct NeedleRow {
   std::int64_t distance = 0;
   std::int64_t trials = 0;
   std::int64_t correct = 0;
+  std::int64_t none = 0;  // answered "none": what the retriever says where it finds no fact
 };
 
-/// Needs a model with the retriever's key-value vocabulary (k00.., v00.., f00..); others are refused by name.
-Result<std::vector<NeedleRow>> run_needle(const Model& model, Session& session, const MemorySpec& spec, const NeedleOptions& options,
+/// A trial folds one haystack that holds a needle for every distance, each with its own key, and 8
+/// other facts; each needle is asked for from a clone of that memory.
+/// Needs a model with the retriever's key-value vocabulary (k00.., v00.., f00..); others are
+/// refused by name.
+Result<std::vector<NeedleRow>> run_needle(const Model& model, Session& session,
+                                          const MemorySpec& spec, const NeedleOptions& options,
                                           const ProgressSink& progress);
 
 }  // namespace volvelle
