@@ -1,0 +1,132 @@
+// Loading memory files: open() checks the header and all that is small, verify_rows() the rest,
+// restore() hands out the rows where they lie in the mapping. Invariant: a MemoryFile that exists
+// has a header equal to what the writer would have made and a consistent record; no row is handed
+// out before its block was checked. Cost: open() is proportional to the number of tokens,
+// verify_rows() reads the file once, restore() copies no row.
+#include "volvelle/memory/memory_file.hpp"
+
+#include <stdexcept>
+#include <utility>
+
+#include "base/result_macros.hpp"
+#include "io/message.hpp"
+#include "memory/memory_file_reader.hpp"
+#include "volvelle/io/mapped_file.hpp"
+
+namespace volvelle {
+namespace {
+
+namespace format = memory_format;
+
+Error corrupt(const std::string& what) { return {ErrorCode::kCorrupt, what}; }
+
+/// Names the file, and says what to do about damage.
+Error in_file(const std::string& operation, const std::filesystem::path& path, const Error& error) {
+  const char* const advice =
+      error.code == ErrorCode::kCorrupt ? "; read the text again to make a new one" : "";
+  return {error.code, operation + " " + io::quoted_path(path) + ": " + error.message + advice};
+}
+
+Error damaged_block(const CheckedFile& checked, std::uint64_t block) {
+  return corrupt("block " + std::to_string(block) + " of " + std::to_string(checked.n_blocks()) +
+                 " does not match its checksum, the file is damaged");
+}
+
+/// Splits the file into header, checked data and checks.
+Result<CheckedFile> split(std::span<const std::byte> file, const SafetensorsHeader& header) {
+  const TensorEntry* const checks = header.tensors.empty() ? nullptr : &header.tensors.back();
+  if (checks == nullptr || checks->name != format::kChecks) {
+    return corrupt("expected 'checks' as the last tensor, found " +
+                   (checks == nullptr ? "none" : io::quoted(checks->name)));
+  }
+  const std::uint64_t expected = kCheckBytes * (1 + n_check_blocks(checks->begin));
+  if (checks->end - checks->begin != expected) {
+    return corrupt("expected " + std::to_string(expected) + " bytes of checks, found " +
+                   std::to_string(checks->end - checks->begin));
+  }
+  const std::span<const std::byte> data = file.subspan(header.data_offset);
+  return CheckedFile{file.first(header.data_offset), data.first(checks->begin),
+                     data.subspan(checks->begin)};
+}
+
+}  // namespace
+
+Result<OpenedMemory> read_memory(std::span<const std::byte> file, Integrity integrity) {
+  const bool verify = integrity == Integrity::kVerify;
+  OpenedMemory memory;
+  VOLVELLE_ASSIGN_OR_RETURN(memory.header, parse_safetensors(file));
+  VOLVELLE_RETURN_IF_ERROR(format::check_version(memory.header));
+  VOLVELLE_ASSIGN_OR_RETURN(memory.checked, split(file, memory.header));
+  if (verify && !memory.checked.header_matches()) {
+    return corrupt("the header does not match its checksum, the file is damaged");
+  }
+  VOLVELLE_ASSIGN_OR_RETURN(format::Description description,
+                            format::read_description(memory.header));
+  memory.record = std::move(description.record);
+  memory.shape = std::move(description.shape);
+  memory.n_small_blocks = n_check_blocks(memory.header.find(format::kText)->end);
+  if (verify) {
+    const std::optional<std::uint64_t> damaged =
+        memory.checked.first_damaged(0, memory.n_small_blocks, {});
+    if (damaged) return damaged_block(memory.checked, *damaged);
+  }
+  VOLVELLE_RETURN_IF_ERROR(format::read_small_tensors(memory.header, memory.checked.data,
+                                                      memory.record, memory.row_positions));
+  return memory;
+}
+
+struct MemoryFile::Impl {
+  std::filesystem::path path;
+  MappedFile file;
+  OpenedMemory memory;
+  bool rows_verified = false;
+};
+
+MemoryFile::MemoryFile(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+MemoryFile::MemoryFile(MemoryFile&&) noexcept = default;
+MemoryFile& MemoryFile::operator=(MemoryFile&&) noexcept = default;
+MemoryFile::~MemoryFile() = default;
+
+Result<MemoryFile> MemoryFile::open(const std::filesystem::path& path) {
+  VOLVELLE_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
+  Result<OpenedMemory> memory = read_memory(file.bytes());
+  if (!memory.ok()) return in_file("opening memory", path, memory.error());
+  return MemoryFile(std::make_unique<Impl>(Impl{path, std::move(file), std::move(memory).value()}));
+}
+
+const MemoryRecord& MemoryFile::record() const noexcept { return impl_->memory.record; }
+const StoreLayout& MemoryFile::layout() const noexcept { return impl_->memory.shape.layout; }
+std::span<const Position> MemoryFile::row_positions() const noexcept {
+  return impl_->memory.row_positions;
+}
+std::uint64_t MemoryFile::file_bytes() const noexcept { return impl_->file.bytes().size(); }
+std::uint64_t MemoryFile::row_bytes() const noexcept {
+  return format::total_row_bytes(impl_->memory.shape);
+}
+
+Status MemoryFile::verify_rows(const ProgressSink& progress) {
+  if (impl_->rows_verified) return {};
+  const CheckedFile& checked = impl_->memory.checked;
+  const auto damaged =
+      checked.first_damaged(impl_->memory.n_small_blocks, checked.n_blocks(), progress);
+  if (damaged) return in_file("verifying memory", impl_->path, damaged_block(checked, *damaged));
+  impl_->rows_verified = true;
+  return {};
+}
+
+Result<ContextMemory> MemoryFile::restore() const {
+  if (!impl_->rows_verified)
+    throw std::logic_error("MemoryFile::restore() before verify_rows() succeeded");
+  const OpenedMemory& memory = impl_->memory;
+  VOLVELLE_ASSIGN_OR_RETURN(const MemorySpec spec, parse_memory_spec(memory.record.spec));
+  // The block is marked as not writable and its pages are mapped read-only; RowBlock has one
+  // pointer type for both kinds.
+  auto* const data = const_cast<std::byte*>(impl_->file.bytes().data() + memory.header.data_offset);
+  auto block = std::make_shared<RowBlock>(format::row_planes(memory.header, memory.shape, data));
+  block->writable = false;
+  block->owner = impl_->file.owner();
+  return ContextMemory::restore(memory.shape.layout, spec, memory.record.tokens, std::move(block),
+                                memory.row_positions);
+}
+
+}  // namespace volvelle

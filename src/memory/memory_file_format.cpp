@@ -1,0 +1,307 @@
+// Layout and rules of memory files, see the header.
+// Small tensors come first, so that the blocks of checks that hold them are few and can be checked
+// at open; then K and V of each layer; last the checks. Reading recomputes the layout from the
+// sizes in the header and compares: nothing may differ. Cost: proportional to tokens and layers; no
+// K or V row is touched.
+#include "memory/memory_file_format.hpp"
+
+#include <array>
+#include <charconv>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "base/result_macros.hpp"
+#include "io/message.hpp"
+#include "memory/memory_file_checks.hpp"
+
+namespace volvelle::memory_format {
+namespace {
+
+constexpr const char* kVersionKey = "volvelle_format";
+constexpr std::uint64_t kMaxCount = std::uint64_t{1}
+                                    << 40;  // tokens, rows, bytes of text: far above anything real
+
+static_assert(sizeof(ByteRange) == 16 && std::is_trivially_copyable_v<ByteRange>,
+              "I64 [n, 2] in the file");
+static_assert(sizeof(Position) == 8 && std::is_trivially_copyable_v<Position>,
+              "I64 [n] in the file");
+static_assert(sizeof(TokenId) == 4, "I32 [n] in the file");
+
+Error corrupt(const std::string& what) { return {ErrorCode::kCorrupt, what}; }
+
+/// The text fields of a record and their metadata keys.
+struct TextField {
+  const char* key;
+  std::string MemoryRecord::*member;
+};
+constexpr std::array<TextField, 9> kTextFields{{
+    {"spec", &MemoryRecord::spec},
+    {"engine", &MemoryRecord::engine},
+    {"model_path", &MemoryRecord::model_path},
+    {"model_name", &MemoryRecord::model_name},
+    {"model_fingerprint", &MemoryRecord::model_fingerprint},
+    {"tokenizer_hash", &MemoryRecord::tokenizer_hash},
+    {"rope", &MemoryRecord::rope},
+    {"chat_format", &MemoryRecord::chat_format},
+    {"template_hash", &MemoryRecord::template_hash},
+}};
+
+std::map<std::string, std::string> to_metadata(const MemoryRecord& record, const Shape& shape) {
+  std::map<std::string, std::string> metadata;
+  for (const TextField& field : kTextFields) metadata[field.key] = record.*field.member;
+  metadata[kVersionKey] = std::to_string(kMemoryFormatVersion);
+  metadata["n_tokens"] = std::to_string(shape.n_tokens);
+  metadata["chunk"] = std::to_string(record.chunk);
+  metadata["text_begin_token"] = std::to_string(record.text_begin_token);
+  metadata["k_type"] = to_string(shape.layout.k_type);
+  metadata["v_type"] = to_string(shape.layout.v_type);
+  return metadata;
+}
+
+Result<std::string> text_of(const SafetensorsHeader& header, const std::string& key) {
+  const auto found = header.metadata.find(key);
+  if (found == header.metadata.end()) return corrupt("metadata " + io::quoted(key) + " is missing");
+  return found->second;
+}
+
+/// A whole number in [0, kMaxCount], written the one canonical way.
+Result<std::uint64_t> count_of(const SafetensorsHeader& header, const std::string& key) {
+  VOLVELLE_ASSIGN_OR_RETURN(const std::string text, text_of(header, key));
+  std::uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error == std::errc() && end == text.data() + text.size() && number <= kMaxCount &&
+      text == std::to_string(number)) {
+    return number;
+  }
+  return corrupt("metadata " + io::quoted(key) + ": expected a whole number, found " +
+                 io::quoted(text));
+}
+
+Result<ElementType> type_of(const SafetensorsHeader& header, const std::string& key) {
+  VOLVELLE_ASSIGN_OR_RETURN(const std::string text, text_of(header, key));
+  const std::optional<ElementType> type = parse_element_type(text);
+  if (!type)
+    return corrupt("metadata " + io::quoted(key) + ": unknown element type " + io::quoted(text));
+  return *type;
+}
+
+const char* dtype_of(ElementType type) { return type == ElementType::kF32 ? "F32" : "F16"; }
+
+std::vector<TensorEntry> row_tensors(const Shape& shape) {
+  std::vector<TensorEntry> entries;
+  for (std::size_t i = 0; i < shape.layout.layers.size(); ++i) {
+    const LayerShape& layer = shape.layout.layers[i];
+    const auto heads = static_cast<std::uint64_t>(layer.n_kv_heads);
+    entries.push_back({key_tensor(i),
+                       dtype_of(shape.layout.k_type),
+                       {heads, shape.n_rows, static_cast<std::uint64_t>(layer.head_dim_k)},
+                       0,
+                       0});
+    entries.push_back({value_tensor(i),
+                       dtype_of(shape.layout.v_type),
+                       {heads, shape.n_rows, static_cast<std::uint64_t>(layer.head_dim_v)},
+                       0,
+                       0});
+  }
+  return entries;
+}
+
+/// Heads and dimension of one plane from its tensor; the dtype and all else is compared with the
+/// recomputed layout.
+struct PlaneShape {
+  int heads = 0;
+  int dim = 0;
+};
+Result<PlaneShape> plane_shape(const TensorEntry& entry) {
+  constexpr std::uint64_t kMax = std::numeric_limits<int>::max();
+  const bool good = entry.shape.size() == 3 && entry.shape[0] >= 1 && entry.shape[0] <= kMax &&
+                    entry.shape[2] >= 1 && entry.shape[2] <= kMax;
+  if (!good)
+    return corrupt("tensor " + io::quoted(entry.name) +
+                   ": expected a shape [n_kv_heads, n_rows, head_dim]");
+  return PlaneShape{static_cast<int>(entry.shape[0]), static_cast<int>(entry.shape[2])};
+}
+
+/// Number of elements of a one-dimensional tensor.
+Result<std::uint64_t> length_of(const SafetensorsHeader& header, const char* name) {
+  const TensorEntry* const entry = header.find(name);
+  if (entry == nullptr || entry->shape.size() != 1 || entry->shape[0] > kMaxCount) {
+    return corrupt("expected a tensor " + io::quoted(name) + " with one dimension");
+  }
+  return entry->shape[0];
+}
+
+Result<std::vector<LayerShape>> layer_shapes(const SafetensorsHeader& header) {
+  std::map<std::string_view, const TensorEntry*> by_name;
+  for (const TensorEntry& entry : header.tensors) by_name[entry.name] = &entry;
+  std::vector<LayerShape> layers;
+  for (;;) {
+    const auto key = by_name.find(key_tensor(layers.size()));
+    const auto value = by_name.find(value_tensor(layers.size()));
+    if (key == by_name.end() || value == by_name.end()) break;
+    VOLVELLE_ASSIGN_OR_RETURN(const PlaneShape k, plane_shape(*key->second));
+    VOLVELLE_ASSIGN_OR_RETURN(const PlaneShape v, plane_shape(*value->second));
+    if (k.heads != v.heads)
+      return corrupt("layer " + std::to_string(layers.size()) + ": K and V differ in heads");
+    layers.push_back({k.heads, k.dim, v.dim});
+  }
+  if (layers.empty()) return corrupt("expected tensors 'layer.0.k' and 'layer.0.v', found none");
+  return layers;
+}
+
+Status compare(const SafetensorsHeader& found, const SafetensorsHeader& expected) {
+  if (found.metadata != expected.metadata)
+    return corrupt("the metadata has keys that this format does not have");
+  if (found.tensors.size() != expected.tensors.size()) {
+    return corrupt("expected " + std::to_string(expected.tensors.size()) + " tensors, found " +
+                   std::to_string(found.tensors.size()));
+  }
+  for (std::size_t i = 0; i < found.tensors.size(); ++i) {
+    const TensorEntry& a = found.tensors[i];
+    const TensorEntry& b = expected.tensors[i];
+    if (a.name != b.name)
+      return corrupt("expected tensor " + io::quoted(b.name) + ", found " + io::quoted(a.name));
+    if (a.dtype != b.dtype || a.shape != b.shape || a.begin != b.begin || a.end != b.end) {
+      return corrupt("tensor " + io::quoted(a.name) +
+                     ": type, shape or place do not fit the metadata");
+    }
+  }
+  if (found.data_offset == expected.data_offset) return {};
+  return corrupt("expected the data at byte " + std::to_string(expected.data_offset) +
+                 ", found it at " + std::to_string(found.data_offset));
+}
+
+template <class T>
+void copy_out(const SafetensorsHeader& header, std::span<const std::byte> data, const char* name,
+              std::vector<T>& out) {
+  const TensorEntry& entry = *header.find(name);
+  out.resize((entry.end - entry.begin) / sizeof(T));
+  if (!out.empty()) std::memcpy(out.data(), data.data() + entry.begin, entry.end - entry.begin);
+}
+
+}  // namespace
+
+std::string key_tensor(std::size_t layer) { return "layer." + std::to_string(layer) + ".k"; }
+std::string value_tensor(std::size_t layer) { return "layer." + std::to_string(layer) + ".v"; }
+
+Result<SafetensorsHeader> make_header(const MemoryRecord& record, const Shape& shape) {
+  std::vector<TensorEntry> entries{{kTokens, "I32", {shape.n_tokens}, 0, 0},
+                                   {kRanges, "I64", {shape.n_tokens, 2}, 0, 0},
+                                   {kRowPositions, "I64", {shape.n_rows}, 0, 0},
+                                   {kText, "U8", {shape.text_bytes}, 0, 0}};
+  for (TensorEntry& entry : row_tensors(shape)) entries.push_back(std::move(entry));
+  // An empty tensor in the place of the checks shows where they begin, and so how many blocks come
+  // before them.
+  entries.push_back({kChecks, "U8", {0}, 0, 0});
+  VOLVELLE_ASSIGN_OR_RETURN(const SafetensorsHeader draft,
+                            layout_safetensors(to_metadata(record, shape), entries, kAlignment));
+  entries.back().shape = {kCheckBytes * (1 + n_check_blocks(draft.tensors.back().begin))};
+  return layout_safetensors(to_metadata(record, shape), std::move(entries), kAlignment);
+}
+
+Status check_version(const SafetensorsHeader& header) {
+  if (header.metadata.count(kVersionKey) == 0) {
+    return corrupt(
+        "its metadata has no 'volvelle_format'; this is a safetensors file but not a memory");
+  }
+  VOLVELLE_ASSIGN_OR_RETURN(const std::uint64_t version, count_of(header, kVersionKey));
+  constexpr std::uint64_t kKnown = kMemoryFormatVersion;
+  if (version > kKnown) {
+    return Error{ErrorCode::kUnsupported,
+                 "format " + std::to_string(version) +
+                     ", written by a newer version; this one reads formats up to " +
+                     std::to_string(kKnown) + ", update it"};
+  }
+  if (version == 0) return corrupt("format version 0 does not exist");
+  return {};
+}
+
+Result<Description> read_description(const SafetensorsHeader& header) {
+  Description description;
+  MemoryRecord& record = description.record;
+  Shape& shape = description.shape;
+  for (const TextField& field : kTextFields) {
+    VOLVELLE_ASSIGN_OR_RETURN(record.*field.member, text_of(header, field.key));
+  }
+  VOLVELLE_ASSIGN_OR_RETURN(shape.n_tokens, count_of(header, "n_tokens"));
+  VOLVELLE_ASSIGN_OR_RETURN(const std::uint64_t chunk, count_of(header, "chunk"));
+  VOLVELLE_ASSIGN_OR_RETURN(const std::uint64_t text_begin, count_of(header, "text_begin_token"));
+  record.chunk = static_cast<std::int64_t>(chunk);
+  record.text_begin_token = static_cast<std::int64_t>(text_begin);
+  VOLVELLE_ASSIGN_OR_RETURN(shape.layout.k_type, type_of(header, "k_type"));
+  VOLVELLE_ASSIGN_OR_RETURN(shape.layout.v_type, type_of(header, "v_type"));
+  VOLVELLE_ASSIGN_OR_RETURN(shape.n_rows, length_of(header, kRowPositions));
+  VOLVELLE_ASSIGN_OR_RETURN(shape.text_bytes, length_of(header, kText));
+  VOLVELLE_ASSIGN_OR_RETURN(shape.layout.layers, layer_shapes(header));
+  const Result<SafetensorsHeader> expected = make_header(record, shape);
+  if (!expected.ok()) return corrupt(expected.error().message);
+  VOLVELLE_RETURN_IF_ERROR(compare(header, *expected));
+  return description;
+}
+
+Status read_small_tensors(const SafetensorsHeader& header, std::span<const std::byte> data,
+                          MemoryRecord& record, std::vector<Position>& row_positions) {
+  copy_out(header, data, kTokens, record.tokens);
+  copy_out(header, data, kRanges, record.ranges);
+  copy_out(header, data, kRowPositions, row_positions);
+  const TensorEntry& text = *header.find(kText);
+  record.text.assign(reinterpret_cast<const char*>(data.data() + text.begin),
+                     text.end - text.begin);
+  const std::optional<std::string> problem = find_problem(record, row_positions);
+  if (problem) return corrupt(*problem);
+  return {};
+}
+
+std::optional<std::string> find_problem(const MemoryRecord& record,
+                                        std::span<const Position> row_positions) {
+  const auto n = static_cast<std::int64_t>(record.tokens.size());
+  if (n == 0 || row_positions.empty()) return "it holds no tokens or no rows; read a text first";
+  if (record.ranges.size() != record.tokens.size()) {
+    return "expected one text range for each of " + std::to_string(n) + " tokens, found " +
+           std::to_string(record.ranges.size());
+  }
+  if (record.text_begin_token < 0 || record.text_begin_token > n || record.chunk < 0) {
+    return "text_begin_token " + std::to_string(record.text_begin_token) + " or chunk " +
+           std::to_string(record.chunk) + " are out of range for " + std::to_string(n) + " tokens";
+  }
+  const auto text_bytes = static_cast<std::int64_t>(record.text.size());
+  for (std::size_t i = 0; i < record.tokens.size(); ++i) {
+    const ByteRange range = record.ranges[i];
+    const bool inside = range.begin >= 0 && range.begin <= range.end && range.end <= text_bytes;
+    if (record.tokens[i] < 0)
+      return "token " + std::to_string(i) + " has the id " + std::to_string(record.tokens[i]);
+    if (inside || range == ByteRange{}) continue;
+    return "token " + std::to_string(i) + " claims bytes [" + std::to_string(range.begin) + ", " +
+           std::to_string(range.end) + ") of a text of " + std::to_string(text_bytes);
+  }
+  for (std::size_t i = 0; i < row_positions.size(); ++i) {
+    const std::int64_t least = i == 0 ? 0 : row_positions[i - 1].value() + 1;
+    const std::int64_t position = row_positions[i].value();
+    if (position >= least && position < n) continue;
+    return "row " + std::to_string(i) + " is at position " + std::to_string(position) +
+           ", expected " + std::to_string(least) + " to " + std::to_string(n - 1);
+  }
+  return std::nullopt;
+}
+
+RowBlock row_planes(const SafetensorsHeader& header, const Shape& shape, std::byte* data) {
+  std::map<std::string_view, std::uint64_t> begin;
+  for (const TensorEntry& entry : header.tensors) begin[entry.name] = entry.begin;
+  RowBlock block;
+  block.capacity = static_cast<std::int64_t>(shape.n_rows);
+  block.anonymous = false;
+  for (std::size_t i = 0; i < shape.layout.layers.size(); ++i) {
+    const LayerShape& layer = shape.layout.layers[i];
+    block.layers.push_back({data + begin.at(key_tensor(i)), data + begin.at(value_tensor(i)),
+                            shape.n_rows * row_bytes(shape.layout.k_type, layer.head_dim_k),
+                            shape.n_rows * row_bytes(shape.layout.v_type, layer.head_dim_v)});
+  }
+  return block;
+}
+
+std::uint64_t total_row_bytes(const Shape& shape) noexcept {
+  return shape.n_rows * shape.layout.bytes_per_token();
+}
+
+}  // namespace volvelle::memory_format

@@ -1,0 +1,63 @@
+// What a memory file of format version 1 looks like: names, order, metadata and rules. Writer and
+// reader share this, and the reader accepts exactly the layout that the writer would have chosen.
+// docs/memory_file.md describes the bytes.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "volvelle/io/safetensors.hpp"
+#include "volvelle/memory/memory_file.hpp"
+
+namespace volvelle::memory_format {
+
+inline constexpr std::uint64_t kAlignment = 64;
+inline constexpr const char* kTokens = "tokens";
+inline constexpr const char* kRanges = "ranges";
+inline constexpr const char* kRowPositions = "row_positions";
+inline constexpr const char* kText = "text";
+inline constexpr const char* kChecks = "checks";
+std::string key_tensor(std::size_t layer);
+std::string value_tensor(std::size_t layer);
+
+/// The sizes that decide where everything lies.
+struct Shape {
+  std::uint64_t n_tokens = 0;
+  std::uint64_t n_rows = 0;
+  std::uint64_t text_bytes = 0;
+  StoreLayout layout;
+};
+
+/// The whole header, checks included. Errors: sizes that overflow, metadata that is not UTF-8.
+Result<SafetensorsHeader> make_header(const MemoryRecord& record, const Shape& shape);
+
+/// Which format version wrote this header: an error if it is no memory file or newer than this
+/// program.
+Status check_version(const SafetensorsHeader& header);
+
+/// The record without tokens, ranges and text, and the sizes. The header equals make_header() of
+/// both, or this fails.
+struct Description {
+  MemoryRecord record;
+  Shape shape;
+};
+Result<Description> read_description(const SafetensorsHeader& header);
+
+/// Fills tokens, ranges and text from the data section, and the row positions.
+Status read_small_tensors(const SafetensorsHeader& header, std::span<const std::byte> data,
+                          MemoryRecord& record, std::vector<Position>& row_positions);
+
+/// What is wrong with a record and its row positions, in words; nothing if all is well.
+std::optional<std::string> find_problem(const MemoryRecord& record,
+                                        std::span<const Position> row_positions);
+
+/// The planes of all layers inside `data`, the data section.
+RowBlock row_planes(const SafetensorsHeader& header, const Shape& shape, std::byte* data);
+
+/// Bytes of K and V rows, without filler.
+std::uint64_t total_row_bytes(const Shape& shape) noexcept;
+
+}  // namespace volvelle::memory_format
