@@ -1,0 +1,134 @@
+// `volvelle bench speed`: memories, and llama.cpp itself, at several depths in one process.
+//
+// Without -f the tokens are seeded random ones: for dense attention time does not depend on them.
+#include <fmt/format.h>
+
+#include <random>
+
+#include "base/result_macros.hpp"
+#include "bench.hpp"
+#include "options.hpp"
+#include "text_input.hpp"
+#include "volvelle/eval/speed.hpp"
+
+namespace volvelle::cli {
+
+namespace {
+
+struct SpeedFlags {
+  ModelFlags model;
+  MemoryFlags memory;
+  BenchOutput output;
+  std::string file;
+  std::string against;
+  std::vector<std::int64_t> depths{512};
+  std::int64_t n_decode = 32;
+  std::int64_t n_prefill = 512;
+  int repetitions = 7;
+};
+
+void declare(CLI::App& app, SpeedFlags& flags) {
+  add_engine_flags(app, flags.model, ModelFlag::kRequired);
+  app.add_flag("--deterministic", flags.model.deterministic,
+               "Equal bits for any -ub and number of threads in our attention");
+  app.add_option("--memory", flags.memory.spec, "Memory specs, separated by ';'")
+      ->capture_default_str();
+  add_cache_type_flags(app, flags.memory);
+  app.add_option("-d,--n-depth", flags.depths, "Tokens already in memory, e.g. 512,8000")
+      ->delimiter(',')
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40))
+      ->capture_default_str();
+  app.add_option("-n,--n-gen", flags.n_decode, "Tokens to decode at each depth")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30))
+      ->capture_default_str();
+  app.add_option("-p,--n-prompt", flags.n_prefill, "Tokens to read at each depth (0: none)")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 30))
+      ->capture_default_str();
+  app.add_option("-r,--repetitions", flags.repetitions, "Alternations")
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str();
+  app.add_option("--against", flags.against, "Also measure llama.cpp's own paths: llama")
+      ->check(CLI::IsMember({"llama"}));
+  app.add_option("-f,--file", flags.file, "Text to run (default: seeded random tokens)");
+  add_bench_output(app, flags.output);
+}
+
+Result<std::vector<std::string>> effective_specs(const MemoryFlags& flags) {
+  std::vector<std::string> specs;
+  for (std::size_t begin = 0; begin <= flags.spec.size();) {
+    const std::size_t end = std::min(flags.spec.find(';', begin), flags.spec.size());
+    MemoryFlags one = flags;
+    one.spec = flags.spec.substr(begin, end - begin);
+    VOLVELLE_ASSIGN_OR_RETURN(const MemorySpec spec, effective_spec(one));
+    specs.push_back(to_string(spec));
+    begin = end + 1;
+  }
+  return specs;
+}
+
+std::vector<TokenId> random_tokens(std::int64_t n, std::int64_t n_vocab) {
+  std::mt19937_64 random(1);
+  std::vector<TokenId> tokens(static_cast<std::size_t>(n));
+  for (TokenId& token : tokens) {
+    token = static_cast<TokenId>(random() % static_cast<std::uint64_t>(n_vocab));
+  }
+  return tokens;
+}
+
+Json row_json(const SpeedRow& row) {
+  return {{"depth", row.depth},
+          {"spec", row.spec},
+          {"prefill_tps", row.prefill_tps},
+          {"decode_ms", row.decode_ms},
+          {"attention_ms", row.attention_ms},
+          {"prefill_ratio", row.prefill_ratio},
+          {"decode_ratio", row.decode_ratio},
+          {"attention_ratio", row.attention_ratio},
+          {"spread", row.spread}};
+}
+
+Result<Report> run(const SpeedFlags& flags, Console& console) {
+  VOLVELLE_ASSIGN_OR_RETURN(const auto specs, effective_specs(flags.memory));
+  VOLVELLE_ASSIGN_OR_RETURN(const Model model, load_model(flags.model, console));
+  const std::int64_t deepest = *std::max_element(flags.depths.begin(), flags.depths.end());
+  const std::int64_t n_tokens = deepest + std::max(flags.n_decode, flags.n_prefill);
+  VOLVELLE_RETURN_IF_ERROR(require_room(n_tokens, model.info().context_length, model,
+                                        "the deepest measurement (-d with -p or -n)"));
+  std::vector<TokenId> tokens = random_tokens(n_tokens, model.info().n_vocab);
+  if (!flags.file.empty()) {
+    VOLVELLE_ASSIGN_OR_RETURN(tokens, first_tokens(model, flags.file, n_tokens));
+  }
+  SpeedOptions options;
+  options.depths = flags.depths;
+  options.n_decode = flags.n_decode;
+  options.n_prefill = flags.n_prefill;
+  options.repetitions = flags.repetitions;
+  options.against_engine = !flags.against.empty();
+  options.n_threads = flags.model.threads;
+  options.n_ubatch = flags.model.ubatch;
+  options.deterministic = flags.model.deterministic;
+  options.specs = specs;
+  options.cancel = console.cancel();
+  VOLVELLE_ASSIGN_OR_RETURN(const auto found,
+                            run_speed(model, tokens, options, console.progress_sink()));
+  Json rows = Json::array();
+  for (const SpeedRow& row : found) rows.push_back(row_json(row));
+  return make_bench_report({{"model", model.info().path.string()},
+                            {"model_fingerprint", model.info().fingerprint},
+                            {"engine", engine_version()},
+                            {"repetitions", flags.repetitions},
+                            {"n_decode", flags.n_decode},
+                            {"n_prefill", flags.n_prefill},
+                            {"threads", flags.model.threads},
+                            {"ubatch", flags.model.ubatch}},
+                           std::move(rows), flags.output);
+}
+
+}  // namespace
+
+void add_bench_speed(CLI::App& bench, Selected& selected) {
+  add_command<SpeedFlags>(bench, selected, "speed", "Reading and decoding speed at depth", declare,
+                          run);
+}
+
+}  // namespace volvelle::cli

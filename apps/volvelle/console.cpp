@@ -1,0 +1,66 @@
+// Writing to stdout and stderr; see console.hpp for which goes where.
+#include "console.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+namespace volvelle::cli {
+
+namespace {
+
+// Messages are one line by contract; a file name with a newline in it must not break that.
+std::string one_line(std::string_view text) {
+  std::string line(text);
+  std::replace_if(
+      line.begin(), line.end(), [](char c) { return c == '\n' || c == '\r'; }, ' ');
+  return line;
+}
+
+void write_line(std::string_view text) {
+  // One call per line, so that lines of several threads do not mix.
+  const std::string line = one_line(text) + "\n";
+  std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+}  // namespace
+
+Console::Console(std::string command, CommonFlags flags)
+    : command_(std::move(command)), flags_(flags) {}
+
+void Console::note(std::string_view message) {
+  bar_.finish();
+  write_line(message);
+}
+
+void Console::warn(std::string_view message) {
+  note(fmt::format("{}: warning: {}", command_, message));
+}
+
+void Console::error(const Error& error) { note(fmt::format("{}: {}", command_, error.message)); }
+
+void Console::stream(std::string_view text) {
+  if (flags_.json || text.empty()) return;
+  bar_.finish();
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+LogSink Console::log_sink() {
+  if (!flags_.verbose) return {};
+  return [](LogLevel, std::string_view message) {
+    while (!message.empty() && message.back() == '\n') message.remove_suffix(1);
+    // llama.cpp continues lines with single dots while it loads; they are no messages.
+    if (message.find_first_not_of(". ") != std::string_view::npos) write_line(message);
+  };
+}
+
+ProgressSink Console::progress_sink() {
+  return [this](const Progress& progress) { bar_.update(progress); };
+}
+
+void Console::end_progress() { bar_.finish(); }
+
+}  // namespace volvelle::cli

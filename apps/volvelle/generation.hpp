@@ -1,0 +1,36 @@
+// What `ask` and `run` share: reading a prompt with progress, generating, timing.
+#pragma once
+
+#include <chrono>
+#include <span>
+
+#include "options.hpp"
+#include "volvelle/runtime/generate.hpp"
+
+namespace volvelle::cli {
+
+/// Milliseconds since `start`.
+double milliseconds_since(std::chrono::steady_clock::time_point start);
+/// Milliseconds since the program's static initialisation, which is what first_token_ms counts
+/// from; the dynamic loader's work before that is not seen.
+double milliseconds_since_program_start();
+
+struct Generated {
+  Generation generation;
+  double prompt_ms = 0;       // reading the prompt, up to the first sampled token
+  double first_token_ms = 0;  // from the start of the program
+  double predicted_ms = 0;    // everything after the first token
+};
+
+struct GenerateRequest {
+  std::span<const TokenId> prompt;
+  const SamplerFlags& sampling;
+  std::int64_t limit = 0;  // of tokens in all
+};
+
+/// Steps the prompt into `memory` and generates at most `sampling.n_predict` tokens, never beyond
+/// the limit; text is streamed to the console.
+Result<Generated> generate_text(Session& session, ContextMemory& memory, const Model& model,
+                                const GenerateRequest& request, Console& console);
+
+}  // namespace volvelle::cli

@@ -1,0 +1,182 @@
+// Declaring shared flags and turning them into the library's options.
+#include "options.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+#include <utility>
+
+#include "base/result_macros.hpp"
+
+namespace volvelle::cli {
+
+namespace {
+
+constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kLongNames{{
+    {"-tb", "--threads-batch"},
+    {"-ub", "--ubatch-size"},
+    {"-ctk", "--cache-type-k"},
+    {"-ctv", "--cache-type-v"},
+}};
+
+// CLI::Range lets NaN pass, because no comparison with it is true.
+CLI::Validator finite_range(double low, double high) {
+  return CLI::Validator(
+      [low, high](std::string& text) -> std::string {
+        double value = 0;
+        if (CLI::detail::lexical_cast(text, value) && value >= low && value <= high) return {};
+        return fmt::format("Value {} not in range {} to {}", text, low, high);
+      },
+      fmt::format("{}-{}", low, high), "range");
+}
+
+// Sets one storage type of the spec from its flag.
+Status merge_type(const std::string& flag_value, const char* flag, bool spec_says,
+                  std::string& spec_value) {
+  if (flag_value.empty()) return {};
+  if (spec_says && spec_value != flag_value) {
+    return usage_error(fmt::format("{} {} contradicts '{}' of the memory spec: use one of the two",
+                                   flag, flag_value, spec_value));
+  }
+  spec_value = flag_value;
+  return {};
+}
+
+}  // namespace
+
+std::vector<std::string> expand_short_flags(const std::vector<std::string>& arguments) {
+  std::vector<std::string> expanded;
+  bool options_ended = false;
+  for (const std::string& argument : arguments) {
+    options_ended = options_ended || argument == "--";
+    std::string text = argument;
+    for (const auto& [short_name, long_name] : kLongNames) {
+      const bool matches =
+          argument == short_name || argument.rfind(fmt::format("{}=", short_name), 0) == 0;
+      if (!options_ended && matches)
+        text = std::string(long_name) + argument.substr(short_name.size());
+    }
+    expanded.push_back(std::move(text));
+  }
+  return expanded;
+}
+
+void add_unbuilt_option(CLI::App& app, const std::string& name) {
+  const auto refuse = [name](const std::vector<std::string>&) -> bool {
+    throw CLI::ValidationError(name, "this version does not have it");
+  };
+  // No group: hidden from --help. Any number of values, so that the refusal comes first.
+  app.add_option(name, CLI::callback_t(refuse))->expected(0, -1)->group("");
+}
+
+void add_engine_flags(CLI::App& app, ModelFlags& flags, ModelFlag required) {
+  auto* model = app.add_option("-m,--model", flags.model,
+                               "GGUF file, or the name of one in the cache folder's models/");
+  if (required == ModelFlag::kRequired) model->required();
+  app.add_option("-t,--threads", flags.threads, "Threads for decoding (0: all)")
+      ->check(CLI::Range(0, 1024));
+  app.add_option("--ubatch-size", flags.ubatch, "-ub: tokens per graph")
+      ->check(CLI::Range(1, 8192))
+      ->capture_default_str();
+}
+
+void add_model_flags(CLI::App& app, ModelFlags& flags, ModelFlag required) {
+  add_engine_flags(app, flags, required);
+  app.add_option("-c,--ctx-size", flags.context, "Limit on tokens (0: the model's context)")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40));
+  app.add_option("--threads-batch", flags.threads_batch, "-tb: threads for reading (0: as -t)")
+      ->check(CLI::Range(0, 1024));
+  app.add_flag("--deterministic", flags.deterministic,
+               "Equal bits for any -ub and number of threads in our attention");
+  const auto refuse = [](const std::vector<std::string>&) -> bool {
+    throw CLI::ValidationError("-b", "there is no logical batch here: use -ub");
+  };
+  app.add_option("-b,--batch-size", CLI::callback_t(refuse))->group("");
+}
+
+void add_cache_type_flags(CLI::App& app, MemoryFlags& flags) {
+  app.add_option("--cache-type-k", flags.type_k, "-ctk: storage type of keys, as kv(k=...)");
+  app.add_option("--cache-type-v", flags.type_v, "-ctv: storage type of values, as kv(v=...)");
+}
+
+void add_memory_flags(CLI::App& app, MemoryFlags& flags) {
+  app.add_option("--memory", flags.spec, "Memory spec, e.g. 'sink(4)+window(4096)'")
+      ->capture_default_str();
+  add_cache_type_flags(app, flags);
+}
+
+void add_sampler_flags(CLI::App& app, SamplerFlags& flags) {
+  app.add_option("-n,--predict", flags.n_predict, "Tokens to generate (-1: until the model ends)")
+      ->check(CLI::Range(std::int64_t{-1}, std::int64_t{1} << 40))
+      ->capture_default_str();
+  SamplerOptions& o = flags.options;
+  app.add_option("-s,--seed", o.seed, "Seed of the sampler")->capture_default_str();
+  app.add_option("--temp", o.temperature, "Temperature (0: greedy)")
+      ->check(finite_range(0, 100))
+      ->capture_default_str();
+  app.add_option("--top-k", o.top_k, "Sample among the k best (0: all)")
+      ->check(CLI::Range(0, 1 << 30))
+      ->capture_default_str();
+  app.add_option("--top-p", o.top_p, "Sample within this probability mass")
+      ->check(finite_range(0, 1))
+      ->capture_default_str();
+  app.add_option("--min-p", o.min_p, "Drop tokens below this share of the best one's probability")
+      ->check(finite_range(0, 1))
+      ->capture_default_str();
+}
+
+Error usage_error(std::string message) {
+  return Error{ErrorCode::kInvalidArgument, std::move(message)};
+}
+
+Result<MemorySpec> effective_spec(const MemoryFlags& flags) {
+  auto parsed = parse_memory_spec(flags.spec);
+  if (!parsed.ok()) return usage_error(parsed.error().message);
+  MemorySpec spec = std::move(parsed).value();
+  if (!flags.type_k.empty() || !flags.type_v.empty()) {
+    const bool spec_says = spec.kv.has_value();
+    KvTerm kv = spec.kv.value_or(KvTerm{});
+    VOLVELLE_RETURN_IF_ERROR(merge_type(flags.type_k, "-ctk", spec_says, kv.k));
+    VOLVELLE_RETURN_IF_ERROR(merge_type(flags.type_v, "-ctv", spec_says, kv.v));
+    spec.kv = kv == KvTerm{} ? std::optional<KvTerm>() : std::optional(kv);
+  }
+  // A term of the grammar that is not built is a wrong flag to the user, not a failed run.
+  const Status supported = require_supported(spec);
+  if (!supported.ok()) return usage_error(supported.error().message);
+  return spec;
+}
+
+Result<Model> load_model(const std::filesystem::path& path, Console& console) {
+  return Model::load(path, {.log = console.log_sink(), .cancel = console.cancel()});
+}
+
+Result<Model> load_model(const ModelFlags& flags, Console& console) {
+  VOLVELLE_ASSIGN_OR_RETURN(const auto path, find_input(flags.model, "models"));
+  return load_model(path, console);
+}
+
+Result<std::int64_t> context_limit(const ModelFlags& flags, const Model& model) {
+  const std::int64_t trained = model.info().context_length;
+  if (flags.context > trained) {
+    return usage_error(fmt::format(
+        "-c {} is more than the model's context of {} tokens: use -c 0, or a model with a longer "
+        "context",
+        flags.context, trained));
+  }
+  return flags.context == 0 ? trained : flags.context;
+}
+
+Result<SessionOptions> session_options(const ModelFlags& flags, const MemorySpec& spec,
+                                       Console& console) {
+  SessionOptions options;
+  options.n_threads = flags.threads;
+  options.n_threads_batch = flags.threads_batch;
+  options.n_ubatch = flags.ubatch;
+  options.deterministic = flags.deterministic;
+  VOLVELLE_ASSIGN_OR_RETURN(options.kv, kv_types(spec));
+  options.cancel = console.cancel();
+  return options;
+}
+
+}  // namespace volvelle::cli

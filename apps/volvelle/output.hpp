@@ -1,0 +1,31 @@
+// What a command hands back, and how it is written.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace volvelle::cli {
+
+using Json = nlohmann::ordered_json;
+
+/// The result of a command: `json` for programs, `text` for people (may be empty when the text was
+/// streamed).
+struct Report {
+  Json json;
+  std::string text;
+};
+
+/// One line of JSON. Names of files need not be UTF-8; their bad bytes come out as U+FFFD.
+std::string to_line(const Json& json);
+
+/// "key: value" lines of an object's scalar entries; nested ones are left out.
+std::string render_fields(const Json& object);
+
+enum class TableFormat { kMarkdown, kCsv };
+/// A table of an array of flat objects with the same keys. Numbers have six digits.
+std::string render_rows(const Json& rows, TableFormat format);
+
+/// "1.25 MiB"
+std::string human_bytes(std::uint64_t bytes);
+
+}  // namespace volvelle::cli

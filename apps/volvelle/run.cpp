@@ -1,0 +1,92 @@
+// `volvelle run`: continues a raw text, streaming.
+//
+// The prompt is plain text (with the beginning-of-text token if the model wants one); chat
+// templates belong to `fold` and `ask`. Cost: one pass over the prompt, then one step a token.
+#include <fmt/format.h>
+
+#include "base/result_macros.hpp"
+#include "command.hpp"
+#include "generation.hpp"
+#include "options.hpp"
+#include "text_input.hpp"
+
+namespace volvelle::cli {
+
+namespace {
+
+struct RunFlags {
+  ModelFlags model;
+  MemoryFlags memory;
+  SamplerFlags sampling;
+  std::string prompt;
+  std::string file;
+};
+
+void declare(CLI::App& app, RunFlags& flags) {
+  add_model_flags(app, flags.model, ModelFlag::kRequired);
+  add_memory_flags(app, flags.memory);
+  add_sampler_flags(app, flags.sampling);
+  auto* source = app.add_option_group("prompt", "One of the two");
+  source->add_option("-p,--prompt", flags.prompt, "Text to continue");
+  source->add_option("-f,--file", flags.file,
+                     "Text to continue, or the name of one in the cache folder's texts/");
+  source->require_option(1);
+}
+
+Result<std::string> read_prompt(const RunFlags& flags) {
+  if (!flags.file.empty()) {
+    VOLVELLE_ASSIGN_OR_RETURN(TextInput input, read_text(flags.file));
+    return std::move(input.text);
+  }
+  const Status usable = check_text(flags.prompt, "the prompt");
+  if (!usable.ok()) return usage_error(usable.error().message);
+  return flags.prompt;
+}
+
+Result<Report> run(const RunFlags& flags, Console& console) {
+  VOLVELLE_ASSIGN_OR_RETURN(const MemorySpec spec, effective_spec(flags.memory));
+  VOLVELLE_ASSIGN_OR_RETURN(const std::string prompt, read_prompt(flags));
+  const auto load_start = std::chrono::steady_clock::now();
+  VOLVELLE_ASSIGN_OR_RETURN(const Model model, load_model(flags.model, console));
+  const double load_ms = milliseconds_since(load_start);
+  VOLVELLE_ASSIGN_OR_RETURN(const std::int64_t limit, context_limit(flags.model, model));
+  VOLVELLE_ASSIGN_OR_RETURN(const auto text,
+                            model.tokenizer().tokenize(prompt, {.add_special = true}));
+  const auto n_prompt = static_cast<std::int64_t>(text.tokens.size());
+  VOLVELLE_RETURN_IF_ERROR(require_room(n_prompt, limit, model, "the prompt"));
+
+  VOLVELLE_ASSIGN_OR_RETURN(const auto options, session_options(flags.model, spec, console));
+  VOLVELLE_ASSIGN_OR_RETURN(Session session, Session::create(model, options));
+  VOLVELLE_ASSIGN_OR_RETURN(ContextMemory memory, session.begin(spec));
+  VOLVELLE_ASSIGN_OR_RETURN(
+      const Generated result,
+      generate_text(session, memory, model, {text.tokens, flags.sampling, limit}, console));
+
+  console.stream("\n");
+  const Generation& generation = result.generation;
+  if (!console.json()) {
+    console.note(fmt::format("memory '{}': {} tokens read, {} generated in {:.1f} s",
+                             to_string(spec), n_prompt, generation.n_predicted,
+                             result.predicted_ms / 1e3));
+  }
+  return Report{{{"text", generation.text},
+                 {"spec", to_string(spec)},
+                 {"engine", engine_version()},
+                 {"n_prompt", n_prompt},
+                 {"n_predicted", generation.n_predicted},
+                 {"stop_reason", generation.stop_reason},
+                 {"timings",
+                  {{"load_ms", load_ms},
+                   {"prompt_ms", result.prompt_ms},
+                   {"first_token_ms", result.first_token_ms},
+                   {"predicted_ms", result.predicted_ms}}}},
+                ""};
+}
+
+}  // namespace
+
+void add_run(CLI::App& parent, Selected& selected) {
+  add_command<RunFlags>(parent, selected, "run", "Continue a text", declare, run);
+}
+
+}  // namespace volvelle::cli

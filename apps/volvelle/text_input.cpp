@@ -1,0 +1,85 @@
+// Reading and checking text; the fold that reads it into a memory.
+#include "text_input.hpp"
+
+#include <fmt/format.h>
+
+#include "base/result_macros.hpp"
+#include "volvelle/attention/fold.hpp"
+#include "volvelle/io/atomic_file.hpp"
+
+namespace volvelle::cli {
+
+Status check_text(std::string_view text, std::string_view what) {
+  const auto refuse = [&](const std::string& why) {
+    return Error{ErrorCode::kCorrupt, fmt::format("reading {}: {}", what, why)};
+  };
+  // NUL first: binary files usually have both faults, and this one says what they are.
+  const std::size_t nul = text.find('\0');
+  if (nul != std::string_view::npos) {
+    return refuse(fmt::format("a NUL byte at byte {}: this is a binary file, not text", nul));
+  }
+  const std::size_t bad = find_invalid_utf8(text);
+  if (bad != std::string_view::npos) {
+    return refuse(fmt::format("byte {} is not valid UTF-8: convert the text to UTF-8", bad));
+  }
+  if (text.find_first_not_of(" \t\r\n\v\f") == std::string_view::npos) {
+    return refuse("the text is empty");
+  }
+  return {};
+}
+
+Result<TextInput> read_text(const std::string& name) {
+  VOLVELLE_ASSIGN_OR_RETURN(auto path, find_input(name, "texts"));
+  VOLVELLE_ASSIGN_OR_RETURN(auto text, read_text_file(path));
+  VOLVELLE_RETURN_IF_ERROR(check_text(text, path.string()));
+  return TextInput{std::move(path), std::move(text)};
+}
+
+Result<std::vector<TokenId>> first_tokens(const Model& model, const std::string& name,
+                                          std::int64_t n) {
+  VOLVELLE_RETURN_IF_ERROR(require_room(n, model.info().context_length, model, "--tokens"));
+  VOLVELLE_ASSIGN_OR_RETURN(const auto input, read_text(name));
+  VOLVELLE_ASSIGN_OR_RETURN(auto text,
+                            model.tokenizer().tokenize(input.text, {.add_special = true}));
+  const auto available = static_cast<std::int64_t>(text.tokens.size());
+  if (available < n) {
+    return Error{
+        ErrorCode::kInvalidArgument,
+        fmt::format("reading {}: it has {} tokens, {} are needed: use a longer text or fewer "
+                    "tokens",
+                    input.path.string(), available, n)};
+  }
+  text.tokens.resize(static_cast<std::size_t>(n));
+  return std::move(text.tokens);
+}
+
+Status require_room(std::int64_t n_tokens, std::int64_t limit, const Model& model,
+                    std::string_view what) {
+  if (n_tokens <= limit) return {};
+  const std::int64_t trained = model.info().context_length;
+  const std::string limit_name =
+      limit < trained ? fmt::format("the limit -c {} (the model can hold {})", limit, trained)
+                      : fmt::format("the model's context of {} tokens", limit);
+  return Error{
+      ErrorCode::kContextExceeded,
+      fmt::format("{} has {} tokens, more than {}: shorten it, or use a model with a longer "
+                  "context; a windowed memory does not extend positions",
+                  what, n_tokens, limit_name)};
+}
+
+Status read_tokens(Session& session, ContextMemory& memory, std::span<const TokenId> tokens,
+                   std::int64_t chunk, Console& console) {
+  const ProgressSink progress = console.progress_sink();
+  const auto total = static_cast<std::int64_t>(tokens.size());
+  std::int64_t done = 0;
+  progress({.phase = "reading", .done = done, .total = total, .unit = "tokens"});
+  return fold_run(memory, tokens, chunk,
+                  [&](ContextMemory& state, std::span<const TokenId> piece, bool) -> Status {
+                    VOLVELLE_RETURN_IF_ERROR(session.step(state, piece, Logits::kNone));
+                    done += static_cast<std::int64_t>(piece.size());
+                    progress({"reading", done, total, "tokens"});
+                    return {};
+                  });
+}
+
+}  // namespace volvelle::cli
