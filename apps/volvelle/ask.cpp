@@ -163,8 +163,9 @@ Result<Report> run(const AskFlags& flags, Console& console) {
       std::min(common_prefix(record.tokens, conversation.tokens), n_tokens - 1);
   VOLVELLE_RETURN_IF_ERROR(memory.truncate(n_cached));
   const auto rest = std::span(conversation.tokens).subspan(static_cast<std::size_t>(n_cached));
-  VOLVELLE_ASSIGN_OR_RETURN(const Generated result, generate_text(session, memory, model, rest,
-                                                                  flags.sampling, limit, console));
+  const GenerateRequest request{rest, flags.sampling, limit};
+  VOLVELLE_ASSIGN_OR_RETURN(const Generated result,
+                            generate_text(session, memory, model, request, console));
   console.stream("\n");
   const std::int64_t n_prompt = n_tokens - n_cached;
   if (!console.json()) {
