@@ -1,0 +1,80 @@
+// The end of every row: learned sink, normalisation or change of base, and the check for NaN and
+// infinity.
+//
+//   learned sink c:  state {0, c, 1} merged in, so m' = max(m, c), d' = d e^(m-m') + e^(c-m'), o' =
+//   o e^(m-m') state output:    m_nat = float(m ln 2); what that rounding loses is moved into o and
+//   d, so the state stays exact to
+//                    float precision even where |m| is large
+#include "attention/output.hpp"
+
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "attention/rows.hpp"
+
+namespace volvelle {
+namespace {
+
+/// out = o * factor; + 0 turns a negative zero into zero, so that bits do not depend on skipped
+/// zero weights.
+bool write_scaled(const float* __restrict o, float factor, int n, float* __restrict out) noexcept {
+  constexpr std::uint32_t kExponent = 0x7F800000u;
+  std::uint32_t bad = 0;
+  for (int i = 0; i < n; ++i) {
+    out[i] = o[i] * factor + 0.0f;
+    bad |= (std::bit_cast<std::uint32_t>(out[i]) & kExponent) == kExponent ? 1u : 0u;
+  }
+  return bad == 0;
+}
+
+struct Denominator {
+  double m = 0.0;  // base 2, after the sink
+  double d = 0.0;
+  double shrink = 1.0;  // factor of o
+};
+
+Denominator with_sink(const AttendTask& task, int head, float m, float d) noexcept {
+  if (task.sink_logits == nullptr) return {m, d, 1.0};
+  const double sink = static_cast<double>(task.sink_logits[head]) / kLn2;
+  if (d == 0.0f) return {sink, 1.0, 0.0};
+  const double top = std::max<double>(m, sink);
+  const double shrink = std::exp2(m - top);
+  return {top, d * shrink + std::exp2(sink - top), shrink};
+}
+
+}  // namespace
+
+bool write_output(const AttendTask& task, std::int64_t token, int head, const float* o, float m,
+                  float d) noexcept {
+  const AttentionShape& shape = task.shape;
+  float* out = task.out + token * task.out_token_stride + head * task.out_head_stride;
+  const bool wants_state = task.m != nullptr;
+  const std::int64_t index = token * shape.n_heads + head;
+  const bool sees_rows = d != 0.0f;  // also true for NaN
+  if (!sees_rows) std::fill_n(out, shape.head_dim_v, 0.0f);
+  if (!sees_rows && task.sink_logits == nullptr) {
+    if (wants_state) {
+      task.m[index] = -std::numeric_limits<float>::infinity();
+      task.d[index] = 0.0f;
+    }
+    return true;
+  }
+  const Denominator sum = with_sink(task, head, m, d);
+  if (!wants_state) {
+    const bool finite = std::isfinite(sum.d) && std::isfinite(sum.m);
+    return (!sees_rows ||
+            write_scaled(o, static_cast<float>(sum.shrink / sum.d), shape.head_dim_v, out)) &&
+           finite;
+  }
+  const float natural = static_cast<float>(sum.m * kLn2);
+  const double rounding = std::exp2(sum.m - static_cast<double>(natural) / kLn2);
+  task.m[index] = natural;
+  task.d[index] = static_cast<float>(sum.d * rounding);
+  const bool finite = std::isfinite(task.m[index]) && std::isfinite(task.d[index]);
+  return (!sees_rows ||
+          write_scaled(o, static_cast<float>(sum.shrink * rounding), shape.head_dim_v, out)) &&
+         finite;
+}
+
+}  // namespace volvelle
