@@ -163,6 +163,10 @@ Result<std::string_view> header_text(std::span<const std::byte> file) {
                               static_cast<std::size_t>(length));
   if (!text.starts_with('{'))
     return corrupt("expected a header that begins with '{'; this is not a safetensors file");
+  // The JSON parser takes a zero byte for the end of its input, and would let anything follow it.
+  if (const auto zero = text.find('\0'); zero != std::string_view::npos) {
+    return corrupt("the header is not valid JSON near its byte " + std::to_string(zero));
+  }
   return text;
 }
 

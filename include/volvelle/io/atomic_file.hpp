@@ -12,12 +12,14 @@
 
 namespace volvelle {
 
-/// A writable mapping of a temporary file in the target's folder, mode 0600, space reserved. commit() makes it the target (fsync,
-/// rename, fsync of the folder); destruction without commit() removes it. The mapping stays valid while owner() is held, and
-/// is read-only in spirit after commit(). Thread-compatible.
+/// A writable mapping of a temporary file in the target's folder, mode 0600, space reserved.
+/// commit() makes it the target (fsync, rename, fsync of the folder); destruction without commit()
+/// removes it. The mapping stays valid while owner() is held, and is read-only in spirit after
+/// commit(). Thread-compatible.
 class AtomicFile {
  public:
-  /// Reserves `size` bytes of disk space, so that a full disk is an error here and not a signal later.
+  /// Reserves `size` bytes of disk space, so that a full disk is an error here and not a signal
+  /// later.
   static Result<AtomicFile> create(const std::filesystem::path& target, std::uint64_t size);
   AtomicFile(AtomicFile&&) noexcept;
   AtomicFile& operator=(AtomicFile&&) noexcept;
@@ -34,7 +36,8 @@ class AtomicFile {
 };
 
 /// Replaces `target` by `contents` atomically.
-Status write_file_atomically(const std::filesystem::path& target, std::span<const std::byte> contents);
+Status write_file_atomically(const std::filesystem::path& target,
+                             std::span<const std::byte> contents);
 
 /// Reads a whole text file (documents, prompts).
 Result<std::string> read_text_file(const std::filesystem::path& path);

@@ -22,7 +22,9 @@ class ChecksumStream {
   ChecksumStream(const ChecksumStream&) = delete;
   ChecksumStream& operator=(const ChecksumStream&) = delete;
   void update(std::span<const std::byte> bytes) noexcept;
-  void update(std::string_view text) noexcept { update(std::as_bytes(std::span(text.data(), text.size()))); }
+  void update(std::string_view text) noexcept {
+    update(std::as_bytes(std::span(text.data(), text.size())));
+  }
   Checksum finish() const noexcept;
 
  private:

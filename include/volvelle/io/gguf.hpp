@@ -14,9 +14,11 @@
 
 namespace volvelle {
 
-/// Integers are widened to 64 bits, floats to double. Arrays keep their element kind; nested arrays are refused.
-using GgufValue = std::variant<std::int64_t, std::uint64_t, double, bool, std::string, std::vector<std::int64_t>,
-                               std::vector<std::uint64_t>, std::vector<double>, std::vector<bool>, std::vector<std::string>>;
+/// Integers are widened to 64 bits, floats to double. Arrays keep their element kind; nested arrays
+/// are refused.
+using GgufValue = std::variant<std::int64_t, std::uint64_t, double, bool, std::string,
+                               std::vector<std::int64_t>, std::vector<std::uint64_t>,
+                               std::vector<double>, std::vector<bool>, std::vector<std::string>>;
 
 struct GgufTensor {
   std::string name;
@@ -38,8 +40,9 @@ struct GgufFile {
   std::optional<double> number(std::string_view key) const;         // any numeric type
 };
 
-/// Magic, version 2-3, counts against the file size, strings, array types, dims (1-4, non-zero, no overflow), type ids, alignment,
-/// every tensor inside the file, no overlap, no duplicate names. Reads only the header part.
+/// Magic, version 2-3, counts against the file size, strings, array types, dims (1-4, non-zero, no
+/// overflow), type ids, alignment, every tensor inside the file, no overlap, no duplicate names.
+/// Reads only the header part.
 Result<GgufFile> read_gguf(const std::filesystem::path& path);
 
 /// Name ("q4_1") and row size of a ggml type id; nothing for unknown ids.

@@ -1,4 +1,5 @@
-// The safetensors container: 8-byte little-endian header length, JSON header, tensor data without gaps.
+// The safetensors container: 8-byte little-endian header length, JSON header, tensor data without
+// gaps.
 #pragma once
 
 #include <cstddef>
@@ -16,9 +17,9 @@ namespace volvelle {
 
 struct TensorEntry {
   std::string name;
-  std::string dtype;                  // "F32", "F16", "U8", "I32", "I64", ...
+  std::string dtype;  // "F32", "F16", "U8", "I32", "I64", ...
   std::vector<std::uint64_t> shape;
-  std::uint64_t begin = 0;            // bytes from the start of the data section
+  std::uint64_t begin = 0;  // bytes from the start of the data section
   std::uint64_t end = 0;
 };
 
@@ -33,13 +34,16 @@ struct SafetensorsHeader {
   const TensorEntry* find(std::string_view name) const noexcept;
 };
 
-/// Parses and checks: header length inside the file, JSON well-formed, known dtypes, shape x dtype == end - begin without overflow,
-/// tensors contiguous and covering the data section exactly. `file` is the whole file.
+/// Parses and checks: header length inside the file, JSON well-formed, known dtypes, shape x dtype
+/// == end - begin without overflow, tensors contiguous and covering the data section exactly.
+/// `file` is the whole file.
 Result<SafetensorsHeader> parse_safetensors(std::span<const std::byte> file);
 
-/// Lays tensors out in the given order (begin and end are computed), the data section at a multiple of `alignment`. Filler tensors
+/// Lays tensors out in the given order (begin and end are computed), the data section at a multiple
+/// of `alignment`. Filler tensors
 /// "_fill.N" (U8) are put in so that each tensor starts at a multiple of `alignment`.
-Result<SafetensorsHeader> layout_safetensors(std::map<std::string, std::string> metadata, std::vector<TensorEntry> tensors,
+Result<SafetensorsHeader> layout_safetensors(std::map<std::string, std::string> metadata,
+                                             std::vector<TensorEntry> tensors,
                                              std::uint64_t alignment);
 /// The first data_offset bytes of the file: length and padded JSON.
 std::string serialize_header(const SafetensorsHeader& header);
@@ -51,7 +55,8 @@ struct TensorData {
   std::span<const std::byte> data;
 };
 /// Writes a whole file atomically (captures, reports).
-Status write_safetensors(const std::filesystem::path& path, std::map<std::string, std::string> metadata,
+Status write_safetensors(const std::filesystem::path& path,
+                         std::map<std::string, std::string> metadata,
                          std::span<const TensorData> tensors);
 
 }  // namespace volvelle

@@ -1,9 +1,10 @@
 // Saved memories (.vmem): valid safetensors files, described byte by byte in docs/memory_file.md.
 //
-// Written beside the target as a temporary file whose size is reserved first (so a full disk is an error before the work),
-// folded rows go straight into its mapping, then checks, fsync, rename. Mode 0600: it contains the text.
-// A loaded memory is a read-only mapping: header and small tensors are checked by open(), K and V rows by verify_rows(), which
-// must succeed before the rows are used.
+// Written beside the target as a temporary file whose size is reserved first (so a full disk is an
+// error before the work), folded rows go straight into its mapping, then checks, fsync, rename.
+// Mode 0600: it contains the text. A loaded memory is a read-only mapping: header and small tensors
+// are checked by open(), K and V rows by verify_rows(), which must succeed before the rows are
+// used.
 #pragma once
 
 #include <cstdint>
@@ -29,15 +30,15 @@ struct ByteRange {
 
 /// Everything about a memory but its rows.
 struct MemoryRecord {
-  std::string spec;               // canonical
-  std::string engine;             // "llama.cpp 0.5.0 ..."
+  std::string spec;    // canonical
+  std::string engine;  // "llama.cpp 0.5.0 ..."
   std::string model_path;
   std::string model_name;
   std::string model_fingerprint;
   std::string tokenizer_hash;
-  std::string rope;               // RopeConfig::describe()
-  std::string chat_format;        // template name, or "raw"
-  std::string template_hash;      // of the chat template's text; empty for raw
+  std::string rope;           // RopeConfig::describe()
+  std::string chat_format;    // template name, or "raw"
+  std::string template_hash;  // of the chat template's text; empty for raw
   std::int64_t chunk = 0;
   std::vector<TokenId> tokens;    // [n_tokens]
   std::vector<ByteRange> ranges;  // [n_tokens]
@@ -48,7 +49,8 @@ struct MemoryRecord {
 class MemoryFileWriter {
  public:
   /// Reserves the file for `row_positions.size()` rows of every layer and writes header and record.
-  static Result<MemoryFileWriter> create(const std::filesystem::path& path, const MemoryRecord& record, const StoreLayout& layout,
+  static Result<MemoryFileWriter> create(const std::filesystem::path& path,
+                                         const MemoryRecord& record, const StoreLayout& layout,
                                          std::span<const Position> row_positions);
   MemoryFileWriter(MemoryFileWriter&&) noexcept;
   MemoryFileWriter& operator=(MemoryFileWriter&&) noexcept;
@@ -56,7 +58,8 @@ class MemoryFileWriter {
 
   /// The rows inside the file, to be filled before finish().
   std::shared_ptr<RowBlock> rows();
-  /// Checks, fsync, rename. Returns the size of the file in bytes. The old file at `path`, if any, is replaced only here.
+  /// Checks, fsync, rename. Returns the size of the file in bytes. The old file at `path`, if any,
+  /// is replaced only here.
   Result<std::uint64_t> finish(const ProgressSink& progress = {});
 
  private:
@@ -66,7 +69,8 @@ class MemoryFileWriter {
 };
 
 /// Saves a memory that lives in RAM (or in another file).
-Result<std::uint64_t> save_memory(const std::filesystem::path& path, const MemoryRecord& record, const ContextMemory& memory);
+Result<std::uint64_t> save_memory(const std::filesystem::path& path, const MemoryRecord& record,
+                                  const ContextMemory& memory);
 
 class MemoryFile {
  public:
