@@ -160,7 +160,10 @@ class Sequence {
 
   void truncate(Pair& pair) {
     const std::size_t n = pair.model.size();
-    const std::size_t back = below(3) == 0 ? below(n + 1) : below(std::min<std::size_t>(n, 50) + 1);
+    // A few tokens, any number, or nearly all (into the sinks).
+    std::size_t back = below(std::min<std::size_t>(n, 50) + 1);
+    if (below(3) == 0) back = below(n + 1);
+    if (below(5) == 0) back = n - below(std::min<std::size_t>(n, 8) + 1);
     const auto length = static_cast<std::int64_t>(n - back);
     bool possible = true;  // everything that the next query sees must still be there
     for (std::int64_t p = 0; p < length; ++p) {
