@@ -35,6 +35,7 @@ void declare(CLI::App& app, AskFlags& flags) {
   app.add_option("QUESTION", flags.question, "What to ask")->required();
   add_model_flags(app, flags.model, ModelFlag::kOptional);
   add_sampler_flags(app, flags.sampling);
+  app.footer("timings.first_token_ms counts from the program's start (its static initialisation).");
   add_unbuilt_option(app, "--evidence");
 }
 

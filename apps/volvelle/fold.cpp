@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <numeric>
 
 #include "base/result_macros.hpp"
 #include "command.hpp"
@@ -129,7 +128,9 @@ Result<Folded> fold_to_file(Session& session, const MemorySpec& spec, const Memo
   const auto start = std::chrono::steady_clock::now();
   VOLVELLE_RETURN_IF_ERROR(read_tokens(session, memory, record.tokens, record.chunk, console));
   folded.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  folded.kv_bytes = memory.store().row_bytes_used();
+  for (const auto& [begin, end] : memory.rows_to_keep()) {
+    folded.kv_bytes += static_cast<std::uint64_t>(end - begin) * session.layout().bytes_per_token();
+  }
   VOLVELLE_ASSIGN_OR_RETURN(folded.file_bytes, writer ? writer->finish(console.progress_sink())
                                                       : save_memory(output, record, memory));
   return folded;

@@ -67,7 +67,7 @@ std::string command_of(const std::vector<std::string>& arguments) {
   for (std::size_t i = 0; i < arguments.size() && i < 2; ++i) {
     const bool is_name = !arguments[i].empty() && arguments[i][0] != '-';
     if (!is_name || (i == 1 && arguments[0] != "bench")) break;
-    command += " " + arguments[i];
+    command.append(" ").append(arguments[i]);
   }
   return command;
 }

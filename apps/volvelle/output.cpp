@@ -50,7 +50,10 @@ std::string markdown(const Cells& cells) {
 std::string csv(const Cells& cells) {
   std::string text;
   for (const auto& row : cells) {
-    for (std::size_t i = 0; i < row.size(); ++i) text += (i == 0 ? "" : ",") + csv_field(row[i]);
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      if (i > 0) text += ',';
+      text += csv_field(row[i]);
+    }
     text += '\n';
   }
   return text;

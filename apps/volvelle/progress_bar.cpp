@@ -57,6 +57,7 @@ void ProgressBar::update(const Progress& progress) {
   const double since = std::chrono::duration<double>(now - last_drawn_).count();
   const bool due = since >= (terminal_ ? kRedrawSeconds : kLineSeconds);
   const bool complete = progress.done >= progress.total;
+  if (new_phase && complete) return;  // over before it could be shown
   if (!new_phase && !due && !complete) return;
   last_drawn_ = now;
   const auto text = describe(progress, std::chrono::duration<double>(now - phase_start_).count());

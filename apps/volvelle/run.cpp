@@ -26,6 +26,7 @@ void declare(CLI::App& app, RunFlags& flags) {
   add_model_flags(app, flags.model, ModelFlag::kRequired);
   add_memory_flags(app, flags.memory);
   add_sampler_flags(app, flags.sampling);
+  app.footer("timings.first_token_ms counts from the program's start (its static initialisation).");
   auto* source = app.add_option_group("prompt", "One of the two");
   source->add_option("-p,--prompt", flags.prompt, "Text to continue");
   source->add_option("-f,--file", flags.file,
