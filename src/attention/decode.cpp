@@ -136,42 +136,44 @@ void attend_share(const AttendTask& task, std::int64_t begin, std::int64_t end,
   }
 }
 
-/// o <- merge of row `row` over the threads' states, into the first thread's; returns its m and d.
-void merge_row(const AttendTask& task, AttendWorkspace::Impl& workspace, std::int64_t row, int nth,
-               float& m, float& d, float* o) noexcept {
-  m = -std::numeric_limits<float>::infinity();
-  d = 0.0f;
-  for (int thread = 0; thread < nth; ++thread) {
-    const PartialStates part =
-        partial_states(task, workspace.threads[static_cast<std::size_t>(thread)].arena);
-    if (part.d[row] == 0.0f) continue;
-    const float* from = part.o + row * part.o_stride;
-    const float top = std::max(m, part.m[row]);
-    const float keep = d == 0.0f ? 0.0f : std::exp2(m - top);
-    const float add = std::exp2(part.m[row] - top);
-    if (d == 0.0f) {
-      for (int i = 0; i < task.shape.head_dim_v; ++i) o[i] = from[i] * add;
-    } else {
-      for (int i = 0; i < task.shape.head_dim_v; ++i) o[i] = o[i] * keep + from[i] * add;
-    }
-    d = d * keep + part.d[row] * add;
-    m = top;
+struct MergedRow {
+  float m = -std::numeric_limits<float>::infinity();
+  float d = 0.0f;
+  alignas(64) float o[kMaxHeadDim];  // nothing yet while d is 0
+};
+
+/// row <- merge(row, one thread's state).
+void merge_part(const PartialStates& part, std::int64_t index, int head_dim_v,
+                MergedRow& row) noexcept {
+  if (part.d[index] == 0.0f) return;
+  const float* o = part.o + index * part.o_stride;
+  const float top = std::max(row.m, part.m[index]);
+  const float add = std::exp2(part.m[index] - top);
+  if (row.d == 0.0f) {
+    for (int i = 0; i < head_dim_v; ++i) row.o[i] = o[i] * add;
+    row.d = part.d[index] * add;
+  } else {
+    const float keep = std::exp2(row.m - top);
+    for (int i = 0; i < head_dim_v; ++i) row.o[i] = row.o[i] * keep + o[i] * add;
+    row.d = row.d * keep + part.d[index] * add;
   }
+  row.m = top;
 }
 
 void merge_threads(const AttendTask& task, AttendWorkspace::Impl& workspace, int nth) noexcept {
   const int group = task.shape.group();
   const std::int64_t n_tokens = task.n_tokens();
-  alignas(64) float o[kMaxHeadDim];
   bool finite = true;
-  for (std::int64_t row = 0; row < n_tokens * task.shape.n_heads; ++row) {
-    const std::int64_t head = row / (n_tokens * group);
-    const std::int64_t token = row / group % n_tokens;
-    float m;
-    float d;
-    merge_row(task, workspace, row, nth, m, d, o);
-    finite =
-        write_output(task, token, static_cast<int>(head * group + row % group), o, m, d) && finite;
+  for (std::int64_t index = 0; index < n_tokens * task.shape.n_heads; ++index) {
+    const std::int64_t kv_head = index / (n_tokens * group);
+    const std::int64_t token = index / group % n_tokens;
+    const int head = static_cast<int>(kv_head * group + index % group);
+    MergedRow row;
+    for (int thread = 0; thread < nth; ++thread) {
+      float* arena = workspace.threads[static_cast<std::size_t>(thread)].arena;
+      merge_part(partial_states(task, arena), index, task.shape.head_dim_v, row);
+    }
+    finite = write_output(task, token, head, {row.o, row.m, row.d}) && finite;
   }
   if (!finite) workspace.not_finite.store(true, std::memory_order_release);
 }

@@ -45,13 +45,13 @@ Denominator with_sink(const AttendTask& task, int head, float m, float d) noexce
 
 }  // namespace
 
-bool write_output(const AttendTask& task, std::int64_t token, int head, const float* o, float m,
-                  float d) noexcept {
+bool write_output(const AttendTask& task, std::int64_t token, int head,
+                  const RowState& state) noexcept {
   const AttentionShape& shape = task.shape;
   float* out = task.out + token * task.out_token_stride + head * task.out_head_stride;
   const bool wants_state = task.m != nullptr;
   const std::int64_t index = token * shape.n_heads + head;
-  const bool sees_rows = d != 0.0f;  // also true for NaN
+  const bool sees_rows = state.d != 0.0f;  // also true for NaN
   if (!sees_rows) std::fill_n(out, shape.head_dim_v, 0.0f);
   if (!sees_rows && task.sink_logits == nullptr) {
     if (wants_state) {
@@ -60,11 +60,11 @@ bool write_output(const AttendTask& task, std::int64_t token, int head, const fl
     }
     return true;
   }
-  const Denominator sum = with_sink(task, head, m, d);
+  const Denominator sum = with_sink(task, head, state.m, state.d);
   if (!wants_state) {
     const bool finite = std::isfinite(sum.d) && std::isfinite(sum.m);
     return (!sees_rows ||
-            write_scaled(o, static_cast<float>(sum.shrink / sum.d), shape.head_dim_v, out)) &&
+            write_scaled(state.o, static_cast<float>(sum.shrink / sum.d), shape.head_dim_v, out)) &&
            finite;
   }
   const float natural = static_cast<float>(sum.m * kLn2);
@@ -72,8 +72,8 @@ bool write_output(const AttendTask& task, std::int64_t token, int head, const fl
   task.m[index] = natural;
   task.d[index] = static_cast<float>(sum.d * rounding);
   const bool finite = std::isfinite(task.m[index]) && std::isfinite(task.d[index]);
-  return (!sees_rows ||
-          write_scaled(o, static_cast<float>(sum.shrink * rounding), shape.head_dim_v, out)) &&
+  return (!sees_rows || write_scaled(state.o, static_cast<float>(sum.shrink * rounding),
+                                     shape.head_dim_v, out)) &&
          finite;
 }
 

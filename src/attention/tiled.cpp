@@ -192,7 +192,7 @@ bool attend_query_tile(const QueryTile& t, KeyValueRun* runs) noexcept {
   for (std::int64_t r = 0; r < t.rows; ++r) {
     const int head = t.head * group + static_cast<int>(r % group);
     finite =
-        write_output(task, t.token_of(r), head, t.o + r * t.o_stride, t.m[r], t.d[r]) && finite;
+        write_output(task, t.token_of(r), head, {t.o + r * t.o_stride, t.m[r], t.d[r]}) && finite;
   }
   return finite;
 }

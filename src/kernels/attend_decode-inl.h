@@ -186,10 +186,13 @@ void score_rows(const DecodeBlock& block, int first, std::int64_t n, float* s) n
   }
 }
 
-/// Turns n scores into weights 2^(s - m) in place and updates m, d and the scale of o. `s` is
-/// padded to kLanes.
-HWY_INLINE void block_softmax(float* s, std::int64_t n, float cap_log2, float& m, float& d_sum,
-                              float* o, std::int64_t o_size) {
+/// Turns n scores of query `row` into weights 2^(s - m) in place and updates its m, d and the scale
+/// of its o. `s` has room for n rounded up to kLanes.
+HWY_INLINE void block_softmax(const DecodeBlock& block, int row, std::int64_t n, float* s) {
+  float& m = block.m[row];
+  float& d_sum = block.d[row];
+  float* o = block.o + row * block.o_stride;
+  const float cap_log2 = block.cap_log2;
   const FloatTag d;
   const std::int64_t padded = (n + kLanes - 1) / kLanes * kLanes;
   for (std::int64_t t = n; t < padded; ++t)
@@ -211,7 +214,7 @@ HWY_INLINE void block_softmax(float* s, std::int64_t n, float cap_log2, float& m
     d_sum *= shrink;
     m = block_max;
     const FloatVec factor = hn::Set(d, shrink);
-    for (std::int64_t i = 0; i < o_size; i += kLanes)
+    for (std::int64_t i = 0; i < block.head_dim_v; i += kLanes)
       hn::Store(hn::Mul(hn::Load(d, o + i), factor), d, o + i);
   }
   FloatVec sum = poison;
@@ -296,11 +299,9 @@ template <class K, class V, int NH, bool kPrefetch>
 void attend_sub_group(const DecodeBlock& block, int first, std::int64_t n) noexcept {
   HWY_ALIGN float s[kSubGroup * kScoreStride];
   score_rows<K, NH, kPrefetch>(block, first, n, s);
-  const std::int64_t o_size = (block.head_dim_v + kLanes - 1) / kLanes * kLanes;
   for (int h = 0; h < NH; ++h) {
     float* scores = s + h * kScoreStride;
-    block_softmax(scores, n, block.cap_log2, block.m[first + h], block.d[first + h],
-                  block.o + (first + h) * block.o_stride, o_size);
+    block_softmax(block, first + h, n, scores);
     for (std::int64_t t = n; t % 4 != 0; ++t)
       scores[t] = 0.0f;  // rows repeated to fill a quad weigh nothing
   }
