@@ -8,7 +8,7 @@ folder=build/quickstart
 volvelle=build/release/bin/volvelle
 model=smollm2-135m-instruct-q4_1.gguf
 n_bytes=28500  # about 7,000 tokens: the model reads at most 8,192
-question="What is the name of the young man who has taken Netherfield Park?"
+question="Who are the main characters of this story?"
 
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 
@@ -33,11 +33,11 @@ opening "$cache/texts/prideprejudice.txt" "$n_bytes" > "$folder/opening.txt"
 
 say "4. Asking, without reading it again"
 printf 'Q: %s\nA: ' "$question"
-"$volvelle" ask "$folder/opening.vmem" "$question" -n 48 --temp 0
+"$volvelle" ask "$folder/opening.vmem" "$question" -n 64 --temp 0
 
 say "Next"
 cat <<NEXT
-  $volvelle ask $folder/opening.vmem "Who is Mrs. Bennet?"
+  $volvelle ask $folder/opening.vmem "What is this text about?"
   $volvelle inspect $folder/opening.vmem --verify
   $volvelle run -m $model -f $folder/opening.txt -n 64 --memory 'sink(4)+window(1024)'
   $volvelle fold -m YOUR_MODEL.gguf -f YOUR_TEXT.txt -o your.vmem
