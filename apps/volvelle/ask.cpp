@@ -166,7 +166,7 @@ Result<Report> run(const AskFlags& flags, Console& console) {
   const auto rest = std::span(conversation.tokens).subspan(static_cast<std::size_t>(n_cached));
   const GenerateRequest request{rest, flags.sampling, limit};
   VOLVELLE_ASSIGN_OR_RETURN(const Generated result,
-                            generate_text(session, memory, model, request, console));
+                            generate_text(session, memory, request, console));
   console.stream("\n");
   const std::int64_t n_prompt = n_tokens - n_cached;
   if (!console.json()) {

@@ -24,7 +24,7 @@ double milliseconds_since(Clock::time_point start) {
 
 double milliseconds_since_program_start() { return milliseconds_since(program_start); }
 
-Result<Generated> generate_text(Session& session, ContextMemory& memory, const Model& model,
+Result<Generated> generate_text(Session& session, ContextMemory& memory,
                                 const GenerateRequest& request, Console& console) {
   const auto& [prompt, sampling, limit] = request;
   VOLVELLE_ASSIGN_OR_RETURN(Sampler sampler, Sampler::create(sampling.options));
@@ -41,9 +41,10 @@ Result<Generated> generate_text(Session& session, ContextMemory& memory, const M
   }
   const double early_ms = milliseconds_since(start);
   Generated result;
-  VOLVELLE_ASSIGN_OR_RETURN(
-      result.generation, generate(session, memory, prompt.subspan(early), n_predict, model, sampler,
-                                  [&](std::string_view text) { console.stream(text); }));
+  const GenerationRequest generation_request{prompt.subspan(early), n_predict,
+                                             [&](std::string_view text) { console.stream(text); }};
+  VOLVELLE_ASSIGN_OR_RETURN(result.generation,
+                            generate(session, memory, generation_request, sampler));
   const double total_ms = milliseconds_since(start);
   const Generation& generation = result.generation;
   const bool sampled = generation.first_token_seconds > 0;  // with -n 0 all time goes to the prompt

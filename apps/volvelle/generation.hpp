@@ -30,7 +30,7 @@ struct GenerateRequest {
 
 /// Steps the prompt into `memory` and generates at most `sampling.n_predict` tokens, never beyond
 /// the limit; text is streamed to the console.
-Result<Generated> generate_text(Session& session, ContextMemory& memory, const Model& model,
+Result<Generated> generate_text(Session& session, ContextMemory& memory,
                                 const GenerateRequest& request, Console& console);
 
 }  // namespace volvelle::cli

@@ -61,7 +61,7 @@ Result<Report> run(const RunFlags& flags, Console& console) {
   VOLVELLE_ASSIGN_OR_RETURN(ContextMemory memory, session.begin(spec));
   VOLVELLE_ASSIGN_OR_RETURN(
       const Generated result,
-      generate_text(session, memory, model, {text.tokens, flags.sampling, limit}, console));
+      generate_text(session, memory, {text.tokens, flags.sampling, limit}, console));
 
   console.stream("\n");
   const Generation& generation = result.generation;

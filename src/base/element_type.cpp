@@ -1,3 +1,4 @@
+// Names of element types: one list, used for printing and for parsing, so the two can not disagree.
 #include "volvelle/base/element_type.hpp"
 
 namespace volvelle {

@@ -1,3 +1,5 @@
+// Names of error codes for JSON and logs. The switch has no default, so a new code without a name
+// is a compiler warning.
 #include "volvelle/base/result.hpp"
 
 namespace volvelle {

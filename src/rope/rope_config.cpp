@@ -1,3 +1,5 @@
+// The one-line form of a RoPE configuration. It is stored in memory files and compared as text, so
+// its keys, their order and the number format must stay as they are.
 #include "volvelle/rope/rope_config.hpp"
 
 #include <sstream>

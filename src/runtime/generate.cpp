@@ -15,9 +15,9 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }  // namespace
 
 Result<Generation> generate(Session& session, ContextMemory& memory,
-                            std::span<const TokenId> prompt, std::int64_t n_predict,
-                            const Model& model, Sampler& sampler,
-                            const std::function<void(std::string_view)>& on_text) {
+                            const GenerationRequest& request, Sampler& sampler) {
+  const auto& [prompt, n_predict, on_text] = request;
+  const Model& model = session.model();
   if (prompt.empty())
     return Error{ErrorCode::kInvalidArgument, "generate: the prompt has no token"};
   Generation result;

@@ -93,6 +93,8 @@ Result<Session> Session::create(const Model& model, const SessionOptions& option
   return Session(std::move(impl));
 }
 
+const Model& Session::model() const noexcept { return impl_->model; }
+
 const StoreLayout& Session::layout() const noexcept { return impl_->layout; }
 
 Result<ContextMemory> Session::begin(const MemorySpec& spec) const {

@@ -18,11 +18,14 @@ struct Generation {
   double seconds = 0;              // of all decoding
 };
 
-/// Steps `prompt` into `memory`, then samples up to `n_predict` tokens. `on_text` gets text as it
-/// becomes valid UTF-8.
+struct GenerationRequest {
+  std::span<const TokenId> prompt;                // at least one token
+  std::int64_t n_predict = 0;                     // at most this many tokens
+  std::function<void(std::string_view)> on_text;  // gets text as it becomes valid UTF-8
+};
+
+/// Steps the prompt into `memory`, then samples.
 Result<Generation> generate(Session& session, ContextMemory& memory,
-                            std::span<const TokenId> prompt, std::int64_t n_predict,
-                            const Model& model, Sampler& sampler,
-                            const std::function<void(std::string_view)>& on_text);
+                            const GenerationRequest& request, Sampler& sampler);
 
 }  // namespace volvelle

@@ -54,6 +54,7 @@ class Session {
 
   /// An empty memory for this session's model and storage types.
   Result<ContextMemory> begin(const MemorySpec& spec) const;
+  const Model& model() const noexcept;
   /// The layout that a restored memory must have to be stepped here.
   const StoreLayout& layout() const noexcept;
 
