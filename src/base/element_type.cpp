@@ -1,4 +1,5 @@
 // Names of element types: one list, used for printing and for parsing, so the two can not disagree.
+// A new type needs a line here, a row size in the header, and loads and stores in the kernels.
 #include "volvelle/base/element_type.hpp"
 
 namespace volvelle {

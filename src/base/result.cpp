@@ -1,5 +1,5 @@
 // Names of error codes for JSON and logs. The switch has no default, so a new code without a name
-// is a compiler warning.
+// is a compiler warning. The names are part of the interface: scripts compare them.
 #include "volvelle/base/result.hpp"
 
 namespace volvelle {

@@ -1,4 +1,6 @@
-// Early return of errors. The only macros of the project that declare anything.
+// Early return of errors. The only macros of the project that declare anything. A Result is looked
+// at before its value is used, in one line, so that no error is dropped. Private: public headers do
+// not define macros.
 #pragma once
 
 #include "volvelle/base/result.hpp"

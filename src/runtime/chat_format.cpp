@@ -1,5 +1,7 @@
-// Templates are rendered by the engine around a marker; the parts before and after the marker are
-// the format.
+// Templates are rendered by the engine around a marker; what stands before and after it is the
+// format. Template parts are tokenized with control tokens recognised; document and question are
+// one piece of plain text, so that tokens which cross the border between them come out as in one
+// rendering.
 #include "volvelle/runtime/chat_format.hpp"
 
 #include "base/result_macros.hpp"

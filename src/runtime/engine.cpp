@@ -1,4 +1,6 @@
-// One-time start of llama.cpp and its log, which is process-wide by its design.
+// One-time start of llama.cpp, its log, and contexts with the settings that all our uses share. The
+// log is process-wide by llama.cpp's design; the last error line is kept, because many calls of the
+// engine only return null.
 #include "runtime/engine.hpp"
 
 #include <algorithm>

@@ -1,5 +1,6 @@
 // The narrow border to llama.cpp: owners of its objects, one-time initialisation, its log. Only
-// src/runtime includes this.
+// src/runtime includes this, and only the public headers of the engine are used, so another engine
+// with the same technique would need changes in this folder alone.
 #pragma once
 
 #include <ggml-backend.h>

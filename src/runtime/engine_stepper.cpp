@@ -1,5 +1,6 @@
-// A Stepper on llama.cpp's own cache: the reference. It shares no code of ours in attention or
-// memory.
+// A Stepper on llama.cpp's own cache: the reference that our memory is compared with. It shares no
+// code of ours in attention or memory; its context is as long as the text. Captured rows are read
+// from the sources of the nodes that store them, after the engine computed them.
 #include <algorithm>
 
 #include "base/result_macros.hpp"

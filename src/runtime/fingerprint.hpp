@@ -1,4 +1,5 @@
-// Identity of a model file.
+// Identity of a model file: a memory is only good for the model whose rows it holds. Hashes do not
+// depend on the order of entries in the file, nor on its name or title. Private to runtime.
 #pragma once
 
 #include <string>

@@ -1,4 +1,6 @@
 // Prompt, then one token at a time until the model ends, the limit or the context is reached.
+// Invariant: when this returns, the memory holds the prompt and every predicted token but the last.
+// Cost: one step of the prompt and one decode step per predicted token.
 #include "volvelle/runtime/generate.hpp"
 
 #include <chrono>

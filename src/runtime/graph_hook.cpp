@@ -1,4 +1,6 @@
-// Rewriting of graph nodes and the ops that take their place. See graph_hook.hpp for the invariant.
+// Rewriting of graph nodes and the ops that take their place; see graph_hook.hpp for the invariant.
+// Ops are called by every engine thread with (ith, nth): rows are dealt out by token, attention
+// splits itself. Ops allocate nothing and never fail: they leave a problem for finish_ubatch().
 #include "runtime/graph_hook.hpp"
 
 #include <algorithm>

@@ -1,4 +1,6 @@
-// Bare names on the command line: a path, or a file that setup put into the cache folder.
+// Bare names on the command line: a path, or a file that setup put into the cache folder. A path
+// that exists always wins, so a name in the cache never hides a local file. The error names both
+// places that were looked at.
 #include <cstdlib>
 
 #include "volvelle/runtime/model.hpp"

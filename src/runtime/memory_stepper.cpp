@@ -1,4 +1,5 @@
-// A Stepper on our own memory.
+// A Stepper on our own memory. The session is shared: several steppers may use one in turn, each
+// with its own memory. Truncation drops references to rows, nothing is recomputed.
 #include "volvelle/runtime/stepper.hpp"
 
 namespace volvelle {

@@ -1,4 +1,6 @@
-// Loading: our own look at the file first, then the engine, then a check that the two agree.
+// Loading: our own look at the file first, then the engine, then a check that the two agree. The
+// engine may abort the process on a bad file, so everything that can be checked is checked before.
+// Weights stay on the host; layers on a GPU are untested.
 #include "volvelle/runtime/model.hpp"
 
 #include "base/result_macros.hpp"

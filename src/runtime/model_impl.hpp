@@ -1,4 +1,5 @@
-// What a Model holds; only src/runtime sees it.
+// What a Model holds; only src/runtime sees it. The tokenizer points into the engine's model, so it
+// is declared last and destroyed first. Immutable after load.
 #pragma once
 
 #include "runtime/engine.hpp"

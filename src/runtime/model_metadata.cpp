@@ -1,5 +1,6 @@
 // GGUF keys to ModelInfo. Keys are "<architecture>.<name>"; counts per layer may be a number or an
-// array.
+// array. Missing keys with a documented default take it; impossible values are errors that name the
+// key, since a guessed shape would give wrong answers that look right.
 #include "runtime/model_metadata.hpp"
 
 #include <algorithm>

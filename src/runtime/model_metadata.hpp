@@ -1,4 +1,6 @@
-// What a model is, read from its GGUF metadata, and whether this version can serve it.
+// What a model is, read from its GGUF metadata, and whether this version can serve it. This is the
+// first of three gates: the engine's own view and every computed graph are checked too. Private to
+// runtime.
 #pragma once
 
 #include "volvelle/io/gguf.hpp"

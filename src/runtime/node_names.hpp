@@ -1,4 +1,6 @@
-// How the engine names the tensors that we look for.
+// How the engine names the tensors that we look for. The names are not promised by its public
+// headers, so a change there shows as "layer N does not write keys once ...", never as a wrong
+// answer.
 #pragma once
 
 #include <cstdlib>

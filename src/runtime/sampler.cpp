@@ -1,4 +1,6 @@
 // A chain as in llama.cpp's own programs: top-k, top-p, min-p, temperature, then a draw; or greedy.
+// Numbers out of range are errors, not clamped: a typo must not change the answer silently. Cost:
+// O(n_vocab) per token.
 #include "volvelle/runtime/sampler.hpp"
 
 #include <vector>

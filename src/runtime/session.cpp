@@ -1,5 +1,6 @@
 // A session: an engine context of one ubatch, the hook, and the loop that moves tokens through
-// them.
+// them. A ubatch either becomes part of the memory as a whole or leaves no trace (begin, then
+// commit or rollback), so errors and interrupts can not leave half a token behind.
 #include "volvelle/runtime/session.hpp"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// What a Tokenizer holds; only src/runtime sees it.
+// What a Tokenizer holds; only src/runtime sees it. The vocabulary belongs to the engine's model,
+// which must live longer. Immutable.
 #pragma once
 
 #include "runtime/engine.hpp"

@@ -1,4 +1,6 @@
-// Whole characters only: a token may end in the middle of one.
+// Whole characters only: a token may end in the middle of one. Bytes that can still become a
+// character are held back; bytes that never can come out as U+FFFD, one for each maximal broken
+// part (RFC 3629).
 #include <cstddef>
 #include <cstdint>
 

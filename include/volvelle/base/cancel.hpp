@@ -1,5 +1,6 @@
-// Cooperative cancellation. Thread-safe; copies share one flag, so a signal handler's thread can
-// stop long work elsewhere.
+// Cooperative cancellation: long work asks between steps whether it should stop. Copies share one
+// flag. Thread-safe; the flag is lock-free, so a signal handler may set it. Work that stops leaves
+// its state as it was before the step it gave up.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,5 @@
-// Overflow-checked arithmetic for every size that comes from a file or a flag.
+// Overflow-checked arithmetic for every size that comes from a file or a flag. A product that wraps
+// around would pass every later bound check, so sizes are never multiplied without this.
 #pragma once
 
 #include <cstddef>

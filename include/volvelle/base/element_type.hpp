@@ -1,4 +1,6 @@
-// Element types of stored key and value rows.
+// Element types of stored key and value rows. One list in element_type.cpp names them, for printing
+// and for parsing. Row sizes go through row_bytes(), because block-quantised types have no size of
+// one element.
 #pragma once
 
 #include <cstddef>

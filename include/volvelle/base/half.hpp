@@ -1,5 +1,6 @@
-// IEEE half precision, scalar. Rows are converted by kernels/convert; this is for references, tests
-// and single values.
+// IEEE half precision, scalar and constexpr. Rows are converted by kernels/convert; this is for
+// references, tests and single values. f16 to f32 is exact; f32 to f16 rounds to nearest, ties to
+// even (relative error at most 2^-11).
 #pragma once
 
 #include <bit>

@@ -1,5 +1,6 @@
-// Where messages go. The library never prints: it hands every message to the sink that the program
-// gave it.
+// Where messages go: the library never prints, it hands every message to the sink of the program.
+// The engine has one process-wide log, so the sink given last receives its messages. A sink may be
+// called from any thread.
 #pragma once
 
 #include <functional>

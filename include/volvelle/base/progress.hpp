@@ -1,4 +1,5 @@
-// Progress of long work, reported by the library and drawn by the program.
+// Progress of long work: reported by the library, drawn by the program. A sink is called on the
+// thread that works, so it must be quick. The fields are enough for a bar with rate and time left.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,6 @@
-// How far two ways of running the same tokens are apart.
+// How far two ways of running the same tokens are apart: KL divergence, top-1 agreement, logits.
+// All sums are in double; the first argument is the reference p of KL(p || q). Cost: one decode
+// step per compared position on each side.
 #pragma once
 
 #include <span>

@@ -1,5 +1,6 @@
-// Needle in a haystack on the wired retriever: recall by distance, in chunks, between a fact and
-// the question.
+// Needle in a haystack on the wired retriever: recall by distance, counted in chunks, between a
+// fact and its question. The retriever recalls by construction, so every miss is a defect of the
+// memory. A miss is answered "none", never by a random value.
 #pragma once
 
 #include <cstdint>

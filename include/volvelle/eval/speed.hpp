@@ -1,4 +1,6 @@
-// Speed at depth: variants alternated in one process, ratios with spread.
+// Speed at depth: variants alternate in one process, and ratios are paired within a repetition.
+// Machines are shared and noisy: absolute times differ from run to run, ratios much less. Nothing
+// here decides whether a test passes.
 #pragma once
 
 #include <cstdint>

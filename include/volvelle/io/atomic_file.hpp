@@ -1,4 +1,6 @@
-// A file that appears under its name only when it is complete.
+// A file that appears under its name only when it is complete. The temporary file lies in the
+// target's folder (rename is atomic within a file system), has mode 0600 and its space reserved, so
+// a full disk is an error before the work and not a signal during it.
 #pragma once
 
 #include <cstddef>

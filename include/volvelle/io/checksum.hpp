@@ -1,4 +1,5 @@
-// XXH3-128, the checksum of memory files and fingerprints. Detects damage, not malice.
+// XXH3-128, the checksum of memory files and fingerprints. It detects damage, not malice: whoever
+// can write the file can also write its checksum. Cost: about memory bandwidth.
 #pragma once
 
 #include <array>

@@ -1,4 +1,6 @@
-// Read-only memory mapping of a whole file.
+// Read-only memory mapping of a whole file. Pages are read when touched and belong to the page
+// cache, so a mapped memory costs no RAM of its own. A file that another program truncates
+// meanwhile can not be defended against; see security.md.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
 // The safetensors container: 8-byte little-endian header length, JSON header, tensor data without
-// gaps.
+// gaps. Memory files and captures are such files, so Python opens them. Nothing in a header is
+// believed before it is checked against the length of the file.
 #pragma once
 
 #include <cstddef>

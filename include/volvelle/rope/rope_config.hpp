@@ -1,4 +1,6 @@
-// How a model rotates queries and keys.
+// How a model rotates queries and keys (rotary position embedding). Keys are stored after rotation,
+// so a memory is only good for the configuration that made it: the one-line description is stored
+// in memory files and compared.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Generating text from a memory.
+// Generating text from a memory: prompt, then one token at a time. The last sampled token is not
+// stepped into the memory. Text is handed out as whole UTF-8 characters.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,6 @@
 // A GGUF model, loaded by llama.cpp after we have checked the file and know that our memory can
-// serve it.
+// serve it. What can not be served exactly is refused by name here, or by the first graph that
+// shows it. Immutable after load.
 #pragma once
 
 #include <cstdint>

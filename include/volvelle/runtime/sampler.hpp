@@ -1,4 +1,5 @@
-// Choosing the next token: llama.cpp's sampler chain.
+// Choosing the next token: llama.cpp's sampler chain, in the order of its own programs (top-k,
+// top-p, min-p, temperature, draw), or greedy. The same seed and logits give the same tokens.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// One way to run tokens, whoever remembers: our memory or llama.cpp's own. What benches and audits
-// compare.
+// One way to run tokens, whoever remembers: our memory or llama.cpp's own. Benches and audits
+// compare two steppers and need not know which is which. Thread-compatible.
 #pragma once
 
 #include <memory>

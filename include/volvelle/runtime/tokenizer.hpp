@@ -1,4 +1,6 @@
-// Text to tokens with byte ranges, and tokens to text that is always valid UTF-8.
+// Text to tokens with byte ranges, and tokens to text that is always valid UTF-8. The engine gives
+// no ranges; they are found by walking the text along the tokens' pieces, and a token that can not
+// be placed has no range rather than a guessed one.
 #pragma once
 
 #include <memory>
