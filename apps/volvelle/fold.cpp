@@ -6,6 +6,7 @@
 // its rows never exist twice; a windowed one is saved at the end. The old file is replaced only
 // when the new one is complete. Cost: one pass of the model over the text.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <chrono>
 
@@ -79,6 +80,11 @@ Status check_output(const fs::path& output, const fs::path& text, const fs::path
     return Error{ErrorCode::kNotFound,
                  fmt::format("writing {}: the folder {} does not exist: create it first",
                              output.string(), folder.string())};
+  }
+  if (access(folder.c_str(), W_OK) != 0) {
+    return Error{ErrorCode::kIo, fmt::format("writing {}: the folder {} can not be written: choose "
+                                             "another one",
+                                             output.string(), folder.string())};
   }
   return {};
 }

@@ -19,6 +19,9 @@ std::string scalar(const Json& value) {
   return to_line(value);
 }
 
+// What was not measured (null) is no line, and what has parts has its own place.
+bool is_field(const Json& value) { return !value.is_structured() && !value.is_null(); }
+
 // RFC 4180: quotes around fields that contain separators, quotes doubled.
 std::string csv_field(const std::string& text) {
   if (text.find_first_of(",\"\n\r") == std::string::npos) return text;
@@ -68,11 +71,11 @@ std::string to_line(const Json& json) {
 std::string render_fields(const Json& object) {
   std::size_t width = 0;
   for (const auto& [key, value] : object.items()) {
-    if (!value.is_structured()) width = std::max(width, key.size());
+    if (is_field(value)) width = std::max(width, key.size());
   }
   std::string text;
   for (const auto& [key, value] : object.items()) {
-    if (!value.is_structured()) {
+    if (is_field(value)) {
       text += fmt::format("{:<{}}  {}\n", key + ":", width + 1, scalar(value));
     }
   }

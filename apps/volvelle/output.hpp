@@ -18,7 +18,7 @@ struct Report {
 /// One line of JSON. Names of files need not be UTF-8; their bad bytes come out as U+FFFD.
 std::string to_line(const Json& json);
 
-/// "key: value" lines of an object's scalar entries; nested ones are left out.
+/// "key: value" lines of an object's scalar entries; nested ones and nulls are left out.
 std::string render_fields(const Json& object);
 
 enum class TableFormat { kMarkdown, kCsv };
