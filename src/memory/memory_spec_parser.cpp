@@ -33,7 +33,11 @@ struct Term {
   std::optional<std::string> assigned;  // of name=...
 };
 
-std::string quote(std::string_view text) { return "'" + std::string(text) + "'"; }
+std::string quote(std::string_view text) {
+  std::string out(1, '\'');
+  out.append(text);
+  return out += '\'';
+}
 
 class Splitter {
  public:
