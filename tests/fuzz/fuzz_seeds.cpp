@@ -1,6 +1,6 @@
 // Writes the seed inputs of the fuzzers: small good files of each kind, made by the code that
 // writers use or by hand.
-//   fuzz_seeds FOLDER
+//   fuzz_seeds FOLDER     makes FOLDER/NAME_fuzz/*
 #include <cstdio>
 
 #include "unit/file_support.hpp"
@@ -66,10 +66,10 @@ bool write_memory_seeds(const path& folder) {
 int main(int argc, char** argv) {
   if (argc != 2) return std::fprintf(stderr, "usage: fuzz_seeds FOLDER\n"), 2;
   const std::filesystem::path folder = argv[1];
-  for (const char* name : {"safetensors", "gguf", "memory_file"})
+  for (const char* name : {"safetensors_fuzz", "gguf_fuzz", "memory_file_fuzz"})
     std::filesystem::create_directories(folder / name);
-  volvelle::write_gguf_seeds(folder / "gguf");
-  const bool written = volvelle::write_safetensors_seeds(folder / "safetensors") &&
-                       volvelle::write_memory_seeds(folder / "memory_file");
+  volvelle::write_gguf_seeds(folder / "gguf_fuzz");
+  const bool written = volvelle::write_safetensors_seeds(folder / "safetensors_fuzz") &&
+                       volvelle::write_memory_seeds(folder / "memory_file_fuzz");
   return written ? 0 : 1;
 }
