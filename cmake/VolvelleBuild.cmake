@@ -23,6 +23,9 @@ endfunction()
 # Warnings and sanitizers of our own code; third-party headers are system headers.
 function(volvelle_compile_settings target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+    target_compile_options(${target} PRIVATE -Wno-restrict)  # false positives on string + string
+  endif()
   if(VOLVELLE_WERROR)
     target_compile_options(${target} PRIVATE -Werror)
   endif()

@@ -128,6 +128,46 @@ RopeConfig read_rope(const Keys& keys, const GgufFile& file, const ModelInfo& in
   return rope;
 }
 
+/// The engine trusts the types and lengths of the vocabulary's arrays; a wrong one may abort it.
+Status check_vocabulary(const GgufFile& file) {
+  const auto find = [&](const char* key) -> const GgufValue* {
+    const auto entry = file.metadata.find(key);
+    return entry == file.metadata.end() ? nullptr : &entry->second;
+  };
+  const auto bad = [&](const std::string& key, const std::string& what) {
+    return Error{ErrorCode::kCorrupt,
+                 "model: " + file.path.string() + ": key '" + key + "' " + what};
+  };
+  if (!file.string("tokenizer.ggml.model")) return bad("tokenizer.ggml.model", "is missing");
+  const GgufValue* const tokens = find("tokenizer.ggml.tokens");
+  if (tokens == nullptr) return {};  // a model without a vocabulary of its own; the engine says so
+  const auto* const words = std::get_if<std::vector<std::string>>(tokens);
+  if (words == nullptr || words->empty()) {
+    return bad("tokenizer.ggml.tokens", "must be an array of strings");
+  }
+  const std::string as_many = " of " + std::to_string(words->size());
+  if (const GgufValue* scores = find("tokenizer.ggml.scores")) {
+    const auto* const list = std::get_if<std::vector<double>>(scores);
+    if (list == nullptr || list->size() != words->size()) {
+      return bad("tokenizer.ggml.scores", "must be an array" + as_many + " floats");
+    }
+  }
+  if (const GgufValue* types = find("tokenizer.ggml.token_type")) {
+    const auto* const list = std::get_if<std::vector<std::int64_t>>(types);
+    const auto* const unsigned_list = std::get_if<std::vector<std::uint64_t>>(types);
+    const std::size_t n = list ? list->size() : unsigned_list ? unsigned_list->size() : 0;
+    if (n != words->size()) {
+      return bad("tokenizer.ggml.token_type", "must be an array" + as_many + " integers");
+    }
+  }
+  if (const GgufValue* merges = find("tokenizer.ggml.merges")) {
+    if (std::get_if<std::vector<std::string>>(merges) == nullptr) {
+      return bad("tokenizer.ggml.merges", "must be an array of strings");
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<ModelInfo> read_model_info(const GgufFile& file) {
@@ -142,6 +182,7 @@ Result<ModelInfo> read_model_info(const GgufFile& file) {
   }
   info.architecture = *architecture;
   const Keys keys(file, info.architecture);
+  VOLVELLE_RETURN_IF_ERROR(check_vocabulary(file));
   VOLVELLE_RETURN_IF_ERROR(read_layers(keys, info));
   VOLVELLE_ASSIGN_OR_RETURN(info.context_length,
                             keys.require("context_length", 1, std::int64_t{1} << 31));

@@ -41,6 +41,23 @@ TEST(Model, MissingAndWrongFilesAreErrors) {
   EXPECT_FALSE(find_input("no-such-model.gguf", "models").ok());
 }
 
+TEST(Model, VocabularyOfTheWrongTypeIsRefusedBeforeTheEngineSeesIt) {
+  const TemporaryFolder folder;
+  std::string bytes = require(read_text_file(require(find_input(kWired, "models"))));
+  const std::string key = "tokenizer.ggml.scores";
+  const std::size_t at = bytes.find(key);
+  ASSERT_NE(at, std::string::npos);
+  // Behind the key stand the value's type (array) and the elements' type; u32 is as wide as f32.
+  ASSERT_EQ(bytes[at + key.size()], 9);
+  ASSERT_EQ(bytes[at + key.size() + 4], 6);
+  bytes[at + key.size() + 4] = 4;
+  std::ofstream(folder / "wrong.gguf", std::ios::binary) << bytes;
+  const Result<Model> model = Model::load(folder / "wrong.gguf", {});
+  ASSERT_FALSE(model.ok());
+  EXPECT_EQ(model.error().code, ErrorCode::kCorrupt);
+  EXPECT_NE(model.error().message.find(key), std::string::npos) << model.error().message;
+}
+
 TEST(Model, FingerprintFollowsContentsAndNotTheName) {
   const TemporaryFolder folder;
   const std::filesystem::path source = require(find_input(kWired, "models"));
