@@ -38,6 +38,12 @@ struct QueryTile {
     return first_token + std::min(row, rows - 1) /
                              task->shape.group();  // padding rows copy the last one's limits
   }
+  /// The row behind the last one that has the same limits as `row`.
+  std::int64_t rows_until(std::int64_t row) const noexcept {
+    const std::int64_t group = task->shape.group();
+    const std::int64_t next = (row / group + 1) * group;
+    return next < rows ? next : padded_rows;
+  }
   const VisibleRows& visible_of(std::int64_t row) const noexcept {
     return task->visible[static_cast<std::size_t>(token_of(row))];
   }
@@ -65,26 +71,26 @@ void place(QueryTile& t, float* arena) noexcept {
 /// Queries transposed per group and scaled; states empty.
 void open_tile(const QueryTile& t) noexcept {
   const AttendTask& task = *t.task;
-  const int dim = task.shape.head_dim_k;
   const int group = task.shape.group();
   std::fill_n(t.m, t.padded_rows, -std::numeric_limits<float>::infinity());
   std::fill_n(t.d, t.padded_rows, 0.0f);
   std::fill_n(t.o, t.padded_rows * t.o_stride, 0.0f);
   const std::int64_t step = kGroupVectors * t.lanes;
   for (std::int64_t first = 0; first < t.padded_rows; first += step) {
-    const std::int64_t rows = std::min(step, t.padded_rows - first);
-    float* q = t.q + first * dim;
     const float* source[kMaxGroupRows];
-    const std::int64_t real = std::clamp<std::int64_t>(t.rows - first, 0, rows);
-    for (std::int64_t r = 0; r < real; ++r) {
+    QueryGroup queries;
+    queries.source = source;
+    queries.stride = std::min(step, t.padded_rows - first);
+    queries.n_rows = std::clamp<std::int64_t>(t.rows - first, 0, queries.stride);
+    queries.dim = task.shape.head_dim_k;
+    queries.scale = t.scale.query;
+    queries.q = t.q + first * queries.dim;
+    for (std::int64_t r = 0; r < queries.n_rows; ++r) {
       const std::int64_t row = first + r;
       source[r] = task.q + t.token_of(row) * task.q_token_stride +
                   (t.head * group + row % group) * task.q_head_stride;
     }
-    for (int i = 0; i < dim; ++i) {
-      for (std::int64_t r = 0; r < real; ++r) q[i * rows + r] = source[r][i] * t.scale.query;
-      for (std::int64_t r = real; r < rows; ++r) q[i * rows + r] = 0.0f;
-    }
+    pack_queries(queries);
   }
 }
 
@@ -142,11 +148,17 @@ bool set_limits(const QueryTile& t, std::int64_t first_row, std::int64_t rows, R
   }
   group.begin = (sinks.size() > 0 ? sinks.begin : window.begin) - tile.begin;
   group.end = (window.size() > 0 ? std::max(window.end, sinks.end) : sinks.end) - tile.begin;
-  for (std::int64_t r = 0; r < rows; ++r) {
+  for (std::int64_t r = 0; r < rows;) {  // the rows of one token share their limits
     const VisibleRows& visible = t.visible_of(first_row + r);
-    limits.sink_end[r] = relative(visible.sink_end, tile);
-    limits.first[r] = relative(visible.begin, tile);
-    limits.last[r] = relative(visible.end, tile);
+    const std::int64_t next = std::min(rows, t.rows_until(first_row + r) - first_row);
+    const float sink_end = relative(visible.sink_end, tile);
+    const float first = relative(visible.begin, tile);
+    const float last = relative(visible.end, tile);
+    for (; r < next; ++r) {
+      limits.sink_end[r] = sink_end;
+      limits.first[r] = first;
+      limits.last[r] = last;
+    }
   }
   group.sink_end = limits.sink_end;
   group.first = limits.first;

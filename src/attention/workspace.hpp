@@ -25,8 +25,8 @@ using AlignedFloats = std::unique_ptr<float, AlignedDelete>;
 
 /// Query rows per tile: large enough to hide the packing of a key tile, small enough that Q and O
 /// stay in L2.
-inline constexpr std::int64_t kTileQueryRows = 192;
-inline constexpr std::int64_t kTileQueryRowsLargeHeads = 96;  // head dims above 128
+inline constexpr std::int64_t kTileQueryRows = 384;
+inline constexpr std::int64_t kTileQueryRowsLargeHeads = 192;  // head dims above 128
 constexpr std::int64_t tile_query_rows(std::int64_t head_dim) noexcept {
   return head_dim > 128 ? kTileQueryRowsLargeHeads : kTileQueryRows;
 }

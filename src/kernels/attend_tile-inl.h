@@ -30,7 +30,7 @@ static_assert(kTileKeys % kKeyStep == 0);
 /// Rows of the value product: divides n_vectors * kLanes and leaves room for the operands.
 constexpr std::int64_t row_step(std::int64_t n_vectors) {
   if (kLanes == 1) return n_vectors;
-  if (HWY_TARGET == HWY_AVX3) return 8;
+  if (HWY_TARGET == HWY_AVX3) return n_vectors == 3 ? 12 : 8;
   return n_vectors == 3 ? 6 : 4;
 }
 
@@ -46,13 +46,52 @@ HWY_INLINE float* value_at(float* v, std::int64_t dim, std::int64_t key, std::in
   return v + panel * kTileKeys + key * width + (column - panel);
 }
 
+/// dst[i][lane] = scale * source[lane][i] for `lanes` rows, 4 x 4 elements at a time; rows of dst
+/// are `stride` long. The first n_rows sources exist, the other lanes are zeros.
+inline void pack_query_group(const QueryGroup& g) {
+  for (std::int64_t r = 0; r < g.n_rows; r += 4) {
+    std::int64_t i = 0;
+#if HWY_TARGET != HWY_SCALAR
+    const hn::FixedTag<float, 4> d;
+    const hn::RepartitionToWide<decltype(d)> dw;
+    const auto scale = hn::Set(d, g.scale);
+    for (; r + 4 <= g.n_rows && i + 4 <= g.dim; i += 4) {
+      const auto a = hn::LoadU(d, g.source[r] + i);
+      const auto b = hn::LoadU(d, g.source[r + 1] + i);
+      const auto c = hn::LoadU(d, g.source[r + 2] + i);
+      const auto e = hn::LoadU(d, g.source[r + 3] + i);
+      const auto ab_low = hn::BitCast(dw, hn::InterleaveLower(d, a, b));
+      const auto ab_high = hn::BitCast(dw, hn::InterleaveUpper(d, a, b));
+      const auto ce_low = hn::BitCast(dw, hn::InterleaveLower(d, c, e));
+      const auto ce_high = hn::BitCast(dw, hn::InterleaveUpper(d, c, e));
+      float* q = g.q + i * g.stride + r;
+      const auto store = [&](auto column, std::int64_t j) HWY_ATTR {
+        hn::StoreU(hn::Mul(hn::BitCast(d, column), scale), d, q + j * g.stride);
+      };
+      store(hn::InterleaveLower(dw, ab_low, ce_low), 0);
+      store(hn::InterleaveUpper(dw, ab_low, ce_low), 1);
+      store(hn::InterleaveLower(dw, ab_high, ce_high), 2);
+      store(hn::InterleaveUpper(dw, ab_high, ce_high), 3);
+    }
+#endif
+    for (; i < g.dim; ++i) {
+      for (std::int64_t j = r; j < HWY_MIN(r + 4, g.n_rows); ++j) {
+        g.q[i * g.stride + j] = g.source[j][i] * g.scale;
+      }
+    }
+  }
+  for (std::int64_t i = 0; i < g.dim; ++i) {
+    for (std::int64_t r = g.n_rows; r < g.stride; ++r) g.q[i * g.stride + r] = 0.0f;
+  }
+}
+
 template <class T>
 HWY_INLINE void pack_value_row(const T* src, std::int64_t dim, std::int64_t key, float* v) {
   const FloatTag d;
   std::int64_t i = 0;
   for (; i + kLanes <= dim; i += kLanes)
-    hn::Store(load_floats(src + i), d, value_at(v, dim, key, i));
-  if (i < dim) hn::Store(load_tail(src + i, dim - i), d, value_at(v, dim, key, i));
+    hn::Store(load_floats(d, src + i), d, value_at(v, dim, key, i));
+  if (i < dim) hn::Store(load_tail(d, src + i, dim - i), d, value_at(v, dim, key, i));
 }
 
 template <class K, class V>
@@ -106,6 +145,7 @@ HWY_NOINLINE void score_keys(const float* HWY_RESTRICT k, std::int64_t key_strid
 #pragma GCC unroll 3
     for (int x = 0; x < NV; ++x) acc[j][x] = hn::Zero(d);
   }
+#pragma GCC unroll 4
   for (std::int64_t i = 0; i < dim; ++i, q += NV * kLanes) {
     FloatVec query[NV];
 #pragma GCC unroll 3
@@ -131,23 +171,24 @@ HWY_NOINLINE void add_values(const float* HWY_RESTRICT p, std::int64_t rows,
                              float* HWY_RESTRICT o, std::int64_t o_stride) noexcept {
   const FloatTag d;
   FloatVec acc[NR][NC];
-#pragma GCC unroll 8
+#pragma GCC unroll 12
   for (int r = 0; r < NR; ++r) {
 #pragma GCC unroll 2
     for (int c = 0; c < NC; ++c) acc[r][c] = hn::Load(d, o + r * o_stride + c * kLanes);
   }
+#pragma GCC unroll 4
   for (std::int64_t key = 0; key < n_keys; ++key, p += rows, v += NC * kLanes) {
     FloatVec value[NC];
 #pragma GCC unroll 2
     for (int c = 0; c < NC; ++c) value[c] = hn::Load(d, v + c * kLanes);
-#pragma GCC unroll 8
+#pragma GCC unroll 12
     for (int r = 0; r < NR; ++r) {
       const FloatVec weight = hn::Set(d, p[r]);
 #pragma GCC unroll 2
       for (int c = 0; c < NC; ++c) acc[r][c] = hn::MulAdd(weight, value[c], acc[r][c]);
     }
   }
-#pragma GCC unroll 8
+#pragma GCC unroll 12
   for (int r = 0; r < NR; ++r) {
 #pragma GCC unroll 2
     for (int c = 0; c < NC; ++c) hn::Store(acc[r][c], d, o + r * o_stride + c * kLanes);
@@ -192,11 +233,11 @@ HWY_INLINE bool tile_softmax(const TileGroup& g, std::int64_t begin, std::int64_
       if constexpr (kMasked) {
         const auto seen = limits[x].sees(hn::Set(d, static_cast<float>(key)));
         sum[x] = hn::MulAdd(hn::IfThenElseZero(seen, score), hn::Zero(d), sum[x]);
-        if constexpr (kCapped) score = hn::Mul(cap, tanh(score));
+        if constexpr (kCapped) score = hn::Mul(cap, tanh(d, score));
         score = hn::IfThenElse(seen, score, lowest);
       } else {
         sum[x] = hn::MulAdd(score, hn::Zero(d), sum[x]);
-        if constexpr (kCapped) score = hn::Mul(cap, tanh(score));
+        if constexpr (kCapped) score = hn::Mul(cap, tanh(d, score));
       }
       if constexpr (kMasked || kCapped) hn::Store(score, d, s + x * kLanes);
       largest[x] = hn::Max(largest[x], score);
@@ -210,7 +251,7 @@ HWY_INLINE bool tile_softmax(const TileGroup& g, std::int64_t begin, std::int64_
     const FloatVec old = hn::Load(d, g.m + x * kLanes);
     const auto grew = hn::Gt(largest[x], old);
     shift[x] = hn::IfThenElse(grew, largest[x], old);
-    shrink[x] = hn::IfThenElse(grew, exp2_nonpositive(hn::Sub(old, shift[x])), hn::Set(d, 1.0f));
+    shrink[x] = hn::IfThenElse(grew, exp2_nonpositive(d, hn::Sub(old, shift[x])), hn::Set(d, 1.0f));
     hn::Store(shift[x], d, g.m + x * kLanes);
     hn::Store(shrink[x], d, scale + x * kLanes);
     any_grew = any_grew || !hn::AllFalse(d, grew);
@@ -219,7 +260,7 @@ HWY_INLINE bool tile_softmax(const TileGroup& g, std::int64_t begin, std::int64_
     float* s = g.weights + key * NV * kLanes;
 #pragma GCC unroll 3
     for (int x = 0; x < NV; ++x) {
-      FloatVec weight = exp2_nonpositive(hn::Sub(hn::Load(d, s + x * kLanes), shift[x]));
+      FloatVec weight = exp2_nonpositive(d, hn::Sub(hn::Load(d, s + x * kLanes), shift[x]));
       if constexpr (kMasked)
         weight = hn::IfThenElseZero(limits[x].sees(hn::Set(d, static_cast<float>(key))), weight);
       hn::Store(weight, d, s + x * kLanes);

@@ -13,10 +13,15 @@
 namespace volvelle {
 
 HWY_EXPORT(lanes_of_target);
+HWY_EXPORT(pack_query_group);
 HWY_EXPORT(pack_panels);
 HWY_EXPORT(tile_group);
 
 std::int64_t tile_lanes() noexcept { return HWY_DYNAMIC_DISPATCH(lanes_of_target)(); }
+
+void pack_queries(const QueryGroup& group) noexcept {
+  HWY_DYNAMIC_DISPATCH(pack_query_group)(group);
+}
 
 void pack_tile(const KeyValueRun* runs, std::int64_t n_runs, const TilePanels& panels) noexcept {
   HWY_DYNAMIC_DISPATCH(pack_panels)(runs, n_runs, panels);

@@ -22,6 +22,17 @@ inline constexpr std::int64_t kMaxGroupRows = kGroupVectors * kLanePad;
 /// rows).
 std::int64_t tile_lanes() noexcept;
 
+/// Queries of one group, to be stored transposed.
+struct QueryGroup {
+  const float* const* source = nullptr;  // [n_rows] pointers to rows of `dim` floats
+  std::int64_t n_rows = 0;
+  std::int64_t dim = 0;
+  float scale = 1.0f;
+  std::int64_t stride = 0;  // rows of the group; those from n_rows on become zeros
+  float* q = nullptr;       // [dim, stride]
+};
+void pack_queries(const QueryGroup& group) noexcept;
+
 /// Keys and values of one tile as floats. Rows without a run are zeros.
 struct TilePanels {
   float* k = nullptr;  // [kTileKeys, pad_lanes(head_dim_k)]

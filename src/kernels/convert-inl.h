@@ -36,7 +36,7 @@ inline void half_to_row(const std::uint16_t* HWY_RESTRICT src, float* HWY_RESTRI
   const FloatTag d;
   const auto* halves = reinterpret_cast<const hwy::float16_t*>(src);
   std::int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) hn::StoreU(load_floats(halves + i), d, dst + i);
+  for (; i + kLanes <= n; i += kLanes) hn::StoreU(load_floats(d, halves + i), d, dst + i);
   for (; i < n; ++i) dst[i] = f16_to_f32(src[i]);
 }
 

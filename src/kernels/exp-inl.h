@@ -19,38 +19,38 @@ namespace volvelle {
 namespace HWY_NAMESPACE {
 
 /// 2^x for x <= 0; 0 for x < -126 and for NaN (callers find NaN by other means).
-HWY_INLINE FloatVec exp2_nonpositive(FloatVec x) {
-  const FloatTag d;
-  const hn::RebindToSigned<FloatTag> di;
-  const FloatVec to_integer =
+template <class DF, class V = hn::Vec<DF>>
+HWY_INLINE V exp2_nonpositive(DF d, V x) {
+  const hn::RebindToSigned<DF> di;
+  const V to_integer =
       hn::Set(d, 12582912.0f);  // 1.5 * 2^23: adding it leaves round(x) in the low bits
-  const FloatVec n = hn::Add(x, to_integer);
-  const FloatVec r = hn::Sub(x, hn::Sub(n, to_integer));
-  FloatVec p = hn::Set(d, 0.0013276472454890609f);
+  const V n = hn::Add(x, to_integer);
+  const V r = hn::Sub(x, hn::Sub(n, to_integer));
+  V p = hn::Set(d, 0.0013276472454890609f);
   p = hn::MulAdd(p, r, hn::Set(d, 0.009675540961325169f));
   p = hn::MulAdd(p, r, hn::Set(d, 0.05550713092088699f));
   p = hn::MulAdd(p, r, hn::Set(d, 0.24022120237350464f));
   p = hn::MulAdd(p, r, hn::Set(d, 0.6931469440460205f));
   p = hn::MulAdd(p, r, hn::Set(d, 1.0000001192092896f));
   const auto exponent = hn::ShiftLeft<23>(hn::BitCast(di, n));
-  const FloatVec result = hn::BitCast(d, hn::Add(hn::BitCast(di, p), exponent));
+  const V result = hn::BitCast(d, hn::Add(hn::BitCast(di, p), exponent));
   return hn::IfThenElseZero(hn::Ge(x, hn::Set(d, -126.0f)), result);
 }
 
-HWY_INLINE FloatVec tanh(FloatVec x) {
-  const FloatTag d;
-  const FloatVec z = hn::Mul(x, x);
-  FloatVec p = hn::Set(d, -0.006283045280724764f);
+template <class DF, class V = hn::Vec<DF>>
+HWY_INLINE V tanh(DF d, V x) {
+  const V z = hn::Mul(x, x);
+  V p = hn::Set(d, -0.006283045280724764f);
   p = hn::MulAdd(p, z, hn::Set(d, 0.021120954304933548f));
   p = hn::MulAdd(p, z, hn::Set(d, -0.053876183927059174f));
   p = hn::MulAdd(p, z, hn::Set(d, 0.13332931697368622f));
   p = hn::MulAdd(p, z, hn::Set(d, -0.3333333134651184f));
-  const FloatVec small = hn::MulAdd(hn::Mul(x, z), p, x);
+  const V small = hn::MulAdd(hn::Mul(x, z), p, x);
 
-  const FloatVec magnitude = hn::Abs(x);
-  const FloatVec one = hn::Set(d, 1.0f);
-  const FloatVec e = exp2_nonpositive(hn::Mul(magnitude, hn::Set(d, -2.8853900817779268f)));
-  const FloatVec large = hn::CopySign(hn::Div(hn::Sub(one, e), hn::Add(one, e)), x);
+  const V magnitude = hn::Abs(x);
+  const V one = hn::Set(d, 1.0f);
+  const V e = exp2_nonpositive(d, hn::Mul(magnitude, hn::Set(d, -2.8853900817779268f)));
+  const V large = hn::CopySign(hn::Div(hn::Sub(one, e), hn::Add(one, e)), x);
   return hn::IfThenElse(hn::Lt(magnitude, hn::Set(d, 0.6f)), small, large);
 }
 

@@ -24,19 +24,23 @@ using FloatTag = hn::ScalableTag<float>;
 using FloatVec = hn::Vec<FloatTag>;
 constexpr std::int64_t kLanes = static_cast<std::int64_t>(hn::MaxLanes(FloatTag()));
 
-HWY_INLINE FloatVec load_floats(const float* p) { return hn::LoadU(FloatTag(), p); }
+/// Elements p[0, lanes of d) as floats.
+template <class DF>
+HWY_INLINE hn::Vec<DF> load_floats(DF d, const float* p) {
+  return hn::LoadU(d, p);
+}
 
-HWY_INLINE FloatVec load_floats(const hwy::float16_t* p) {
-  const FloatTag d;
-  const hn::Rebind<std::uint16_t, FloatTag> bits;
+template <class DF>
+HWY_INLINE hn::Vec<DF> load_floats(DF d, const hwy::float16_t* p) {
+  const hn::Rebind<std::uint16_t, DF> bits;
   const auto stored = hn::LoadU(bits, reinterpret_cast<const std::uint16_t*>(p));
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
-  const hn::Rebind<hwy::float16_t, FloatTag> half;
+  const hn::Rebind<hwy::float16_t, DF> half;
   return hn::PromoteTo(d, hn::BitCast(half, stored));
 #else
   // Highway's emulation turns infinities and NaN into finite numbers, which would hide them; this
   // one is exact for all.
-  const hn::RebindToSigned<FloatTag> di;
+  const hn::RebindToSigned<DF> di;
   const auto wide = hn::PromoteTo(di, stored);
   const auto magnitude = hn::ShiftLeft<13>(hn::And(wide, hn::Set(di, 0x7FFF)));
   const auto value = hn::BitCast(di, hn::Mul(hn::BitCast(d, magnitude), hn::Set(d, 0x1p112f)));
@@ -47,12 +51,12 @@ HWY_INLINE FloatVec load_floats(const hwy::float16_t* p) {
 #endif
 }
 
-/// The first n < kLanes elements, zeros behind.
-template <class T>
-HWY_INLINE FloatVec load_tail(const T* p, std::int64_t n) {
-  HWY_ALIGN unsigned char buffer[kLanes * sizeof(T)] = {};
+/// The first n < lanes elements, zeros behind.
+template <class DF, class T>
+HWY_INLINE hn::Vec<DF> load_tail(DF d, const T* p, std::int64_t n) {
+  HWY_ALIGN unsigned char buffer[hn::MaxLanes(DF()) * sizeof(T)] = {};
   std::memcpy(buffer, p, static_cast<std::size_t>(n) * sizeof(T));
-  return load_floats(reinterpret_cast<const T*>(buffer));
+  return load_floats(d, reinterpret_cast<const T*>(buffer));
 }
 
 /// dst[0, padded) = the n elements at src, then zeros. `padded` is a multiple of kLanes, dst is
@@ -61,9 +65,9 @@ template <class T>
 HWY_INLINE void load_row(const T* src, std::int64_t n, float* dst, std::int64_t padded) {
   const FloatTag d;
   std::int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) hn::Store(load_floats(src + i), d, dst + i);
+  for (; i + kLanes <= n; i += kLanes) hn::Store(load_floats(d, src + i), d, dst + i);
   if (i < n) {
-    hn::Store(load_tail(src + i, n - i), d, dst + i);
+    hn::Store(load_tail(d, src + i, n - i), d, dst + i);
     i += kLanes;
   }
   for (; i < padded; i += kLanes) hn::Store(hn::Zero(d), d, dst + i);

@@ -160,7 +160,7 @@ TEST_P(AttendBits, DecodeTokensAreIndependent) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Isa, AttendBits, testing::ValuesIn(supported_isas()),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& isa) { return isa.param; });
 
 }  // namespace
 }  // namespace volvelle::law

@@ -22,10 +22,10 @@
 namespace volvelle::law {
 
 struct CaseOptions {
-  AttentionShape shape;
+  AttentionShape shape = {};
   std::int64_t n_rows = 0;
-  std::vector<VisibleRows> visible;
-  std::vector<std::int64_t> cuts;  // rows where a new segment begins
+  std::vector<VisibleRows> visible = {};
+  std::vector<std::int64_t> cuts = {};  // rows where a new segment begins
   bool learned_sinks = false;
   float amplitude = 1.0f;  // of queries
   std::uint32_t seed = 1;

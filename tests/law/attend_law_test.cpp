@@ -213,7 +213,7 @@ TEST_P(AttendLaw, RowsThatNobodySeesMayBeAnything) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Isa, AttendLaw, testing::ValuesIn(supported_isas()),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& isa) { return isa.param; });
 
 }  // namespace
 }  // namespace volvelle::law

@@ -158,9 +158,9 @@ TEST_P(TierSplit, StatesMatchFloat64) {
 INSTANTIATE_TEST_SUITE_P(Isa, TierSplit,
                          testing::Combine(testing::ValuesIn(supported_isas()),
                                           testing::Values(1, 4, 60)),
-                         [](const auto& info) {
-                           return std::get<0>(info.param) + "_tokens_" +
-                                  std::to_string(std::get<1>(info.param));
+                         [](const auto& isa) {
+                           return std::get<0>(isa.param) + "_tokens_" +
+                                  std::to_string(std::get<1>(isa.param));
                          });
 
 }  // namespace

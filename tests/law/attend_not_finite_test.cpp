@@ -78,7 +78,7 @@ TEST_P(NotFinite, OverflowingScoresAreReported) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Isa, NotFinite, testing::ValuesIn(supported_isas()),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& isa) { return isa.param; });
 
 }  // namespace
 }  // namespace volvelle::law

@@ -79,7 +79,7 @@ TEST_P(Convert, FloatRowsAreCopied) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Isa, Convert, testing::ValuesIn(supported_isas()),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& isa) { return isa.param; });
 
 }  // namespace
 }  // namespace volvelle
