@@ -1,14 +1,19 @@
 // Exact attention of a block of queries over stored rows.
 //
-// One task = one layer, one ubatch. All threads of a pool call attend() with the same task and workspace; the call returns
-// when this thread's share is done, and the outputs are complete when every thread has returned. Nothing is allocated.
+// One task = one layer, one ubatch. All threads of a pool call attend() with the same task and
+// workspace; the call returns when this thread's share is done, and the outputs are complete when
+// every thread has returned. Nothing is allocated.
 //
 // Two ways of working, chosen by shape:
-//   decode  (few query tokens): each KV head's rows are read once for all query heads of its group, the rows are split over
-//           the threads at multiples of kDecodeBlock rows, and the parts are merged by the law of attention_state.hpp;
-//   tiled   (many query tokens, or `deterministic`): query tiles x key tiles with online softmax. Tile borders are multiples of
-//           kTileRows counted from row 0 and each query row's arithmetic does not depend on its neighbours, so the result is
-//           bit-equal for any chunking of the queries, any segmentation of the rows and any number of threads.
+//   decode  (few query tokens): each KV head's rows are read once for all query heads of its group,
+//   the rows are split over
+//           the threads at multiples of kDecodeBlock rows, and the parts are merged by the law of
+//           attention_state.hpp;
+//   tiled   (many query tokens, or `deterministic`): query tiles x key tiles with online softmax.
+//   Tile borders are multiples of
+//           kTileRows counted from row 0 and each query row's arithmetic does not depend on its
+//           neighbours, so the result is bit-equal for any chunking of the queries, any
+//           segmentation of the rows and any number of threads.
 #pragma once
 
 #include <atomic>
@@ -35,11 +40,13 @@ struct AttentionShape {
   int group() const noexcept { return n_heads / n_kv_heads; }
 };
 
-/// Checks a shape: positive sizes, n_heads a multiple of n_kv_heads, finite scale, dims up to kMaxHeadDim.
+/// Checks a shape: positive sizes, n_heads a multiple of n_kv_heads, finite scale, dims up to
+/// kMaxHeadDim.
 Status validate(const AttentionShape& shape);
 inline constexpr int kMaxHeadDim = 512;
 
-/// Consecutive rows of one layer. Row r of KV head h starts at k + h * k_head_stride + (r - first_row) * row_bytes(k_type, head_dim_k).
+/// Consecutive rows of one layer. Row r of KV head h starts at k + h * k_head_stride + (r -
+/// first_row) * row_bytes(k_type, head_dim_k).
 struct KeyValueSegment {
   std::int64_t first_row = 0;
   std::int64_t n_rows = 0;
@@ -49,8 +56,8 @@ struct KeyValueSegment {
   std::size_t v_head_stride = 0;
 };
 
-/// The rows that one query token sees: [0, sink_end) and [begin, end), with sink_end <= begin <= end.
-/// Over the tokens of a task, sink_end, begin and end never decrease.
+/// The rows that one query token sees: [0, sink_end) and [begin, end), with sink_end <= begin <=
+/// end. Over the tokens of a task, sink_end, begin and end never decrease.
 struct VisibleRows {
   std::int64_t sink_end = 0;
   std::int64_t begin = 0;
@@ -59,38 +66,45 @@ struct VisibleRows {
 
 struct AttendTask {
   AttentionShape shape;
-  std::span<const KeyValueSegment> segments;  // ascending, not overlapping; every visible row lies in one
-  std::span<const VisibleRows> visible;       // [n_tokens]
+  std::span<const KeyValueSegment>
+      segments;  // ascending, not overlapping; every visible row lies in one
+  std::span<const VisibleRows> visible;  // [n_tokens]
 
-  const float* q = nullptr;                   // [n_tokens, n_heads, head_dim_k] with the strides below, in floats
+  const float* q = nullptr;  // [n_tokens, n_heads, head_dim_k] with the strides below, in floats
   std::ptrdiff_t q_token_stride = 0;
   std::ptrdiff_t q_head_stride = 0;
-  float* out = nullptr;                       // [n_tokens, n_heads, head_dim_v]: normalised, or the state's o if `m` is set
+  float* out =
+      nullptr;  // [n_tokens, n_heads, head_dim_v]: normalised, or the state's o if `m` is set
   std::ptrdiff_t out_token_stride = 0;
   std::ptrdiff_t out_head_stride = 0;
 
-  const float* sink_logits = nullptr;         // learned attention sinks [n_heads]: e^sink joins the denominator only
-  float* m = nullptr;                         // [n_tokens, n_heads]; if set, with d: write states instead of outputs
+  const float* sink_logits =
+      nullptr;         // learned attention sinks [n_heads]: e^sink joins the denominator only
+  float* m = nullptr;  // [n_tokens, n_heads]; if set, with d: write states instead of outputs
   float* d = nullptr;
-  bool deterministic = false;                 // always tiled: bit-equal for any chunking and thread count
+  bool deterministic = false;  // always tiled: bit-equal for any chunking and thread count
   std::int64_t n_tokens() const noexcept { return static_cast<std::int64_t>(visible.size()); }
 };
 
-inline constexpr std::int64_t kDecodeBlock = 256;     // rows per softmax block of the decode kernel
-inline constexpr std::int64_t kTileRows = 64;         // rows per key tile of the tiled kernel
-inline constexpr std::int64_t kDecodeMaxTokens = 4;   // at most this many query tokens take the decode path
+inline constexpr std::int64_t kDecodeBlock = 256;  // rows per softmax block of the decode kernel
+inline constexpr std::int64_t kTileRows = 64;      // rows per key tile of the tiled kernel
+inline constexpr std::int64_t kDecodeMaxTokens =
+    4;  // at most this many query tokens take the decode path
 
-/// Scratch and synchronisation of one pool of threads. Thread rule: one task at a time, all its threads inside.
+/// Scratch and synchronisation of one pool of threads. Thread rule: one task at a time, all its
+/// threads inside.
 class AttendWorkspace {
  public:
   /// Sized for `max_threads` threads and any shape with up to these many heads and dims.
-  static Result<AttendWorkspace> create(int max_threads, int max_heads, int max_head_dim_k, int max_head_dim_v);
+  static Result<AttendWorkspace> create(int max_threads, int max_heads, int max_head_dim_k,
+                                        int max_head_dim_v);
   AttendWorkspace(AttendWorkspace&&) noexcept;
   AttendWorkspace& operator=(AttendWorkspace&&) noexcept;
   ~AttendWorkspace();
 
   std::size_t bytes() const noexcept;
-  /// True if some output since the last call was not finite (NaN or infinity in q, K or V); clears the mark.
+  /// True if some output since the last call was not finite (NaN or infinity in q, K or V); clears
+  /// the mark.
   bool take_not_finite() noexcept;
 
   struct Impl;
@@ -101,8 +115,9 @@ class AttendWorkspace {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Thread `ith` of `nth` (0 <= ith < nth <= max_threads) does its share of the task. The task's memory must stay valid until
-/// all threads have returned, and the caller must join them (a barrier) before the next task uses the same workspace.
+/// Thread `ith` of `nth` (0 <= ith < nth <= max_threads) does its share of the task. The task's
+/// memory must stay valid until all threads have returned, and the caller must join them (a
+/// barrier) before the next task uses the same workspace.
 void attend(const AttendTask& task, AttendWorkspace& workspace, int ith, int nth) noexcept;
 
 /// Convenience for tests, benches and single calls: runs attend() on `n_threads` own threads.

@@ -1,12 +1,12 @@
 // The law of the library: a partial softmax state and its merge.
 //
-//   state over a set of rows:  m = max s_i,  d = sum exp(s_i - m),  o = sum exp(s_i - m) v_i      (s_i natural-log scores)
-//   merge(a, b):               m = max(a.m, b.m);  o = a.o e^(a.m-m) + b.o e^(b.m-m);  d likewise
-//   output:                    o / d
+//   state over a set of rows:  m = max s_i,  d = sum exp(s_i - m),  o = sum exp(s_i - m) v_i (s_i
+//   natural-log scores) merge(a, b):               m = max(a.m, b.m);  o = a.o e^(a.m-m) + b.o
+//   e^(b.m-m);  d likewise output:                    o / d
 //
-// merge is associative and commutative up to rounding and the empty state {0, -inf, 0} is neutral, so any split of the rows
-// over chunks, threads, tiers, files or machines gives the same output. (Online softmax; the algebra is that of FlashInfer's
-// attention states.)
+// merge is associative and commutative up to rounding and the empty state {0, -inf, 0} is neutral,
+// so any split of the rows over chunks, threads, tiers, files or machines gives the same output.
+// (Online softmax; the algebra is that of FlashInfer's attention states.)
 #pragma once
 
 #include <cmath>
