@@ -321,7 +321,7 @@ void attend_sub_group(const DecodeBlock& block, int first, std::int64_t n) noexc
     float* scores = s + h * kScoreStride;
     block_softmax<DF>(block, first + h, n, scores);
     for (std::int64_t t = n; t % 4 != 0; ++t)
-      scores[t] = 0.0f;  // rows repeated to fill a quad weigh nothing
+      scores[t] = 0.0f;  // rows repeated to fill a quad; beyond a vector on scalar
   }
   weigh_rows<DF, V, NH, kPrefetch>(block, first, n, s);
 }

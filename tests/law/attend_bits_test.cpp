@@ -83,6 +83,19 @@ TEST_P(AttendBits, WindowAndSinks) {
                   .seed = 13});
 }
 
+// A window that moves by one row per token begins anywhere inside a key tile.
+TEST_P(AttendBits, SlidingWindow) {
+  for (const std::int64_t sinks : {0, 3}) {
+    std::vector<VisibleRows> visible;
+    for (std::int64_t t = 0; t < kTokens; ++t) {
+      const std::int64_t first = std::max<std::int64_t>(0, t + 1 - 90);
+      visible.push_back({std::min(sinks, first), first, t + 1});
+    }
+    check_all_ways(
+        {.shape = shape_of(1, 3, 64, 64), .n_rows = kTokens, .visible = visible, .seed = 16});
+  }
+}
+
 TEST_P(AttendBits, SoftCapAndLearnedSinks) {
   AttentionShape shape = shape_of(1, 4, 48, 48);
   shape.soft_cap = 5.0f;
