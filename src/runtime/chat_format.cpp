@@ -1,8 +1,10 @@
 // Templates are rendered by the engine around a marker; what stands before and after it is the
-// format. Template parts are tokenized with control tokens recognised; document and question are
-// one piece of plain text, so that tokens which cross the border between them come out as in one
-// rendering.
+// format. The whole rendering is tokenized in one call, as any other program would do it, unless
+// document or question contain the text of a control token: then they are tokenized apart, as plain
+// text. fold and ask take the same path for the same document.
 #include "volvelle/runtime/chat_format.hpp"
+
+#include <algorithm>
 
 #include "base/result_macros.hpp"
 #include "runtime/engine.hpp"
@@ -41,39 +43,79 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kWhiteSpace) + 1 - begin);
 }
 
-Status append(DocumentTokens& out, const Tokenizer& tokenizer, std::string_view text,
-              TokenizeOptions options, std::int64_t offset, std::int64_t document_end) {
-  VOLVELLE_ASSIGN_OR_RETURN(const TokenizedText part, tokenizer.tokenize(text, options));
-  for (std::size_t i = 0; i < part.tokens.size(); ++i) {
-    ByteRange range = part.ranges[i];
-    // Template, separator and question are not part of the document; a token across its end counts
-    // up to the end.
-    if (offset < 0 || range.begin < 0 || range.begin + offset >= document_end) range = {};
-    if (range.begin >= 0)
-      range = {range.begin + offset, std::min(range.end + offset, document_end)};
-    out.tokens.push_back(part.tokens[i]);
-    out.ranges.push_back(range);
+/// What is tokenized: [before] body tail [closing]. The body is the document, `offset` its place in
+/// the caller's text.
+struct Rendering {
+  std::string_view before;
+  std::string_view body;
+  std::string_view tail;
+  std::string_view closing;
+  std::int64_t offset = 0;
+};
+
+/// Adds tokens of a piece of the rendering whose body begins at byte `body_begin` of the piece (or
+/// that has no body). A token across a border counts with what it has inside the body.
+void append(DocumentTokens& out, const TokenizedText& piece, std::int64_t body_begin,
+            const Rendering& text) {
+  const std::int64_t body_end = body_begin + static_cast<std::int64_t>(text.body.size());
+  for (std::size_t i = 0; i < piece.tokens.size(); ++i) {
+    const ByteRange range = piece.ranges[i];
+    const bool inside = range.begin >= 0 && range.end > body_begin && range.begin < body_end;
+    out.tokens.push_back(piece.tokens[i]);
+    out.ranges.push_back(
+        inside ? ByteRange{std::max(range.begin, body_begin) - body_begin + text.offset,
+                           std::min(range.end, body_end) - body_begin + text.offset}
+               : ByteRange{});
   }
-  return {};
 }
 
-Result<DocumentTokens> tokenize_parts(const Tokenizer& tokenizer, const ChatFormat& format,
-                                      std::string_view document, std::string_view tail,
-                                      std::string_view closing) {
-  const std::string_view body = trimmed(document);
-  const std::int64_t offset = body.empty() ? 0 : body.data() - document.data();
+/// The usual case: one call over the whole rendering, so tokens that cross its borders, and spaces
+/// that a tokenizer puts behind control tokens, come out as in any other program.
+Result<DocumentTokens> tokenize_whole(const Tokenizer& tokenizer, const Rendering& text) {
+  std::string rendered(text.before);
+  rendered.append(text.body).append(text.tail).append(text.closing);
+  VOLVELLE_ASSIGN_OR_RETURN(
+      const TokenizedText tokens,
+      tokenizer.tokenize(rendered, {.add_special = true, .parse_special = true}));
   DocumentTokens out;
-  VOLVELLE_RETURN_IF_ERROR(append(out, tokenizer, format.before_document,
-                                  {.add_special = true, .parse_special = true}, -1, 0));
+  const auto body_begin = static_cast<std::int64_t>(text.before.size());
+  append(out, tokens, body_begin, text);
+  const auto first = std::find_if(tokens.ranges.begin(), tokens.ranges.end(),
+                                  [&](const ByteRange& range) { return range.end > body_begin; });
+  out.text_begin_token = first - tokens.ranges.begin();
+  return out;
+}
+
+/// For a document or question that contains the text of a control token: that text stays plain, so
+/// it can not open or close a turn.
+Result<DocumentTokens> tokenize_shielded(const Tokenizer& tokenizer, const Rendering& text) {
+  DocumentTokens out;
+  const auto add = [&](std::string_view piece, TokenizeOptions options, bool has_body) -> Status {
+    VOLVELLE_ASSIGN_OR_RETURN(const TokenizedText tokens, tokenizer.tokenize(piece, options));
+    append(out, tokens, has_body ? 0 : static_cast<std::int64_t>(piece.size()), text);
+    return {};
+  };
+  const std::string content = std::string(text.body).append(text.tail);
+  VOLVELLE_RETURN_IF_ERROR(add(text.before, {.add_special = true, .parse_special = true}, false));
   out.text_begin_token = static_cast<std::int64_t>(out.tokens.size());
-  const std::string content = std::string(body) + std::string(tail);
-  VOLVELLE_RETURN_IF_ERROR(
-      append(out, tokenizer, content, {}, offset, offset + static_cast<std::int64_t>(body.size())));
-  if (!closing.empty()) {
-    VOLVELLE_RETURN_IF_ERROR(
-        append(out, tokenizer, closing, {.add_special = false, .parse_special = true}, -1, 0));
+  VOLVELLE_RETURN_IF_ERROR(add(content, {}, true));
+  if (!text.closing.empty()) {
+    VOLVELLE_RETURN_IF_ERROR(add(text.closing, {.parse_special = true}, false));
   }
   return out;
+}
+
+Result<DocumentTokens> tokenize_rendering(const Tokenizer& tokenizer, const Rendering& text) {
+  const std::string content = std::string(text.body).append(text.tail);
+  VOLVELLE_ASSIGN_OR_RETURN(const TokenizedText plain, tokenizer.tokenize(content, {}));
+  VOLVELLE_ASSIGN_OR_RETURN(const TokenizedText parsed,
+                            tokenizer.tokenize(content, {.parse_special = true}));
+  return plain.tokens == parsed.tokens ? tokenize_whole(tokenizer, text)
+                                       : tokenize_shielded(tokenizer, text);
+}
+
+std::int64_t offset_in(std::string_view document, std::string_view body) {
+  return body.empty() ? 0 : body.data() - document.data();
 }
 
 }  // namespace
@@ -109,14 +151,17 @@ Result<ChatFormat> make_chat_format(const Model& model, const std::string& name)
 
 Result<DocumentTokens> tokenize_document(const Tokenizer& tokenizer, const ChatFormat& format,
                                          std::string_view document) {
-  return tokenize_parts(tokenizer, format, document, "", "");
+  const std::string_view body = trimmed(document);
+  return tokenize_rendering(tokenizer,
+                            {format.before_document, body, {}, {}, offset_in(document, body)});
 }
 
 Result<DocumentTokens> tokenize_conversation(const Tokenizer& tokenizer, const ChatFormat& format,
                                              std::string_view document, std::string_view question) {
-  return tokenize_parts(tokenizer, format, document,
-                        std::string(kQuestionSeparator) + std::string(trimmed(question)),
-                        format.after_question);
+  const std::string_view body = trimmed(document);
+  const std::string tail = std::string(kQuestionSeparator) + std::string(trimmed(question));
+  return tokenize_rendering(tokenizer, {format.before_document, body, tail, format.after_question,
+                                        offset_in(document, body)});
 }
 
 }  // namespace volvelle

@@ -1,9 +1,12 @@
 // One-time start of llama.cpp, its log, and contexts with the settings that all our uses share. The
-// log is process-wide by llama.cpp's design; the last error line is kept, because many calls of the
-// engine only return null.
+// log is process-wide by llama.cpp's design; error lines are kept, because many calls of the engine
+// only return null.
 #include "runtime/engine.hpp"
 
+#include <dlfcn.h>
+
 #include <algorithm>
+#include <filesystem>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -14,8 +17,8 @@ namespace {
 struct LogState {
   std::mutex mutex;
   LogSink sink;
-  std::string line;  // messages may arrive in pieces
-  std::string last_error;
+  std::string line;    // messages may arrive in pieces
+  std::string errors;  // since the last take_errors(): the first line is the one that explains
 };
 
 LogState& log_state() {
@@ -42,9 +45,22 @@ void on_engine_log(ggml_log_level level, const char* text, void*) {
   state.line += text;
   if (state.line.empty() || state.line.back() != '\n') return;
   state.line.pop_back();
-  if (level == GGML_LOG_LEVEL_ERROR) state.last_error = state.line;
+  if (level == GGML_LOG_LEVEL_ERROR && state.errors.size() < 1000) {
+    state.errors += (state.errors.empty() ? "" : "; ") + state.line;
+  }
   if (state.sink) state.sink(level_of(level), state.line);
   state.line.clear();
+}
+
+/// Backends are usually linked in. Where they are modules, only those beside the engine's library
+/// are loaded: the engine's own search would also run code from the current folder.
+void load_backends() {
+  if (ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU) != nullptr) return;
+  Dl_info library;
+  if (dladdr(reinterpret_cast<const void*>(&ggml_backend_load_all_from_path), &library) == 0)
+    return;
+  const std::filesystem::path folder = std::filesystem::path(library.dli_fname).parent_path();
+  ggml_backend_load_all_from_path(folder.c_str());
 }
 
 }  // namespace
@@ -54,7 +70,7 @@ void initialize() {
   std::call_once(once, [] {
     llama_log_set(on_engine_log, nullptr);
     llama_backend_init();
-    ggml_backend_load_all();
+    load_backends();
   });
 }
 
@@ -64,10 +80,10 @@ void set_log_sink(LogSink sink) {
   state.sink = std::move(sink);
 }
 
-std::string take_last_error() {
+std::string take_errors() {
   LogState& state = log_state();
   const std::lock_guard lock(state.mutex);
-  return std::exchange(state.last_error, {});
+  return std::exchange(state.errors, {});
 }
 
 void Batch::assign(const int* tokens, int n, std::int64_t first_position, bool last_logits,

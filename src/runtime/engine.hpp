@@ -48,8 +48,8 @@ class Batch {
 void initialize();
 /// Where engine messages go, process-wide (the engine knows only one sink).
 void set_log_sink(LogSink sink);
-/// The last error message of the engine since the last call, one line; empty if there was none.
-std::string take_last_error();
+/// The engine's error messages since the last call, on one line; empty if there were none.
+std::string take_errors();
 
 /// What one engine context is made for.
 struct ContextRequest {

@@ -33,7 +33,7 @@ class EngineStepper final : public Stepper {
     context_ = engine::make_context(model_.impl().engine_model.get(), request);
     if (context_) return {};
     return Error{ErrorCode::kEngine, "engine: no context of " + std::to_string(options_.n_ctx) +
-                                         " tokens: " + engine::take_last_error()};
+                                         " tokens: " + engine::take_errors()};
   }
 
   Status step(std::span<const TokenId> tokens, Logits want) override {
@@ -53,7 +53,7 @@ class EngineStepper final : public Stepper {
                     want == Logits::kAll);
       if (const int rc = llama_decode(context_.get(), batch_.get()); rc != 0) {
         return Error{ErrorCode::kEngine, "engine: decode failed with code " + std::to_string(rc) +
-                                             ": " + engine::take_last_error()};
+                                             ": " + engine::take_errors()};
       }
       keep(size, last, want == Logits::kAll);
       length_ += size;

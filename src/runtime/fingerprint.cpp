@@ -8,6 +8,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <sstream>
 
 #include "base/result_macros.hpp"
@@ -45,6 +46,9 @@ void hash_value(ChecksumStream& hash, const GgufValue& value) {
       value);
 }
 
+// Bytes between two looks at the cancel token.
+constexpr std::uint64_t kHashStep = std::uint64_t{64} << 20;
+
 /// Titles, authors, links and licences do not change what the model computes.
 bool changes_the_model(const std::string& key) {
   return !key.starts_with("general.") || key == "general.architecture" ||
@@ -60,8 +64,9 @@ std::string file_state(const std::filesystem::path& path) {
   struct stat info {};
   if (stat(path.c_str(), &info) != 0) return {};
   std::ostringstream out;
-  out << info.st_size << ' ' << info.st_mtim.tv_sec << '.' << info.st_mtim.tv_nsec << ' '
-      << info.st_ino;
+  // The change time can not be set back by tools that restore the modification time.
+  out << "v1 " << info.st_size << ' ' << info.st_mtim.tv_sec << '.' << info.st_mtim.tv_nsec << ' '
+      << info.st_ctim.tv_sec << '.' << info.st_ctim.tv_nsec << ' ' << info.st_ino;
   return out.str();
 }
 
@@ -82,7 +87,8 @@ std::string read_kept(const std::filesystem::path& model, const std::string& sta
 void keep(const std::filesystem::path& model, const std::string& state,
           const std::string& fingerprint) {
   std::error_code ignored;
-  std::filesystem::create_directories(kept_path(model).parent_path(), ignored);
+  if (!std::filesystem::is_directory(cache_folder(), ignored)) return;  // setup makes it, not we
+  std::filesystem::create_directory(kept_path(model).parent_path(), ignored);
   const std::string text = state + "\n" + fingerprint;
   const Status written =
       write_file_atomically(kept_path(model), std::as_bytes(std::span(text.data(), text.size())));
@@ -104,7 +110,7 @@ std::string hash_metadata(const GgufFile& file, bool (*wanted)(const std::string
   return to_hex(hash.finish());
 }
 
-Result<std::string> fingerprint_of(const GgufFile& file) {
+Result<std::string> fingerprint_of(const GgufFile& file, const CancelToken& cancel) {
   const std::string state = file_state(file.path);
   if (std::string kept = read_kept(file.path, state); !kept.empty()) return kept;
 
@@ -122,16 +128,21 @@ Result<std::string> fingerprint_of(const GgufFile& file) {
                                             tensor.name +
                                             "' lies outside the file; fetch the model again"};
     }
-    hash.update(mapped.bytes().subspan(tensor.offset, tensor.bytes));
+    for (std::uint64_t done = 0; done < tensor.bytes; done += kHashStep) {
+      if (cancel.cancelled()) return Error{ErrorCode::kCancelled, "model: interrupted"};
+      hash.update(
+          mapped.bytes().subspan(tensor.offset + done, std::min(kHashStep, tensor.bytes - done)));
+    }
   }
   const std::string fingerprint = to_hex(hash.finish());
   keep(file.path, state, fingerprint);
   return fingerprint;
 }
 
-Result<std::string> model_fingerprint(const std::filesystem::path& path) {
+Result<std::string> model_fingerprint(const std::filesystem::path& path,
+                                      const CancelToken& cancel) {
   VOLVELLE_ASSIGN_OR_RETURN(const GgufFile file, read_gguf(path));
-  return fingerprint_of(file);
+  return fingerprint_of(file, cancel);
 }
 
 }  // namespace volvelle

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "volvelle/base/cancel.hpp"
 #include "volvelle/io/gguf.hpp"
 
 namespace volvelle {
@@ -12,6 +13,6 @@ namespace volvelle {
 std::string hash_metadata(const GgufFile& file, bool (*wanted)(const std::string& key));
 
 /// As model_fingerprint(), for a file whose header is already read.
-Result<std::string> fingerprint_of(const GgufFile& file);
+Result<std::string> fingerprint_of(const GgufFile& file, const CancelToken& cancel);
 
 }  // namespace volvelle

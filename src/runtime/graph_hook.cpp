@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <string>
 
 #include "runtime/node_names.hpp"
 
@@ -69,11 +70,11 @@ Status GraphHook::finish_ubatch(bool completed) {
   memory_ = nullptr;
   const bool not_finite = workspace_.take_not_finite();
   if (problem_ != Problem::kNone) {
-    return Error{ErrorCode::kUnsupported, "run: attention node '" + problem_node_ +
+    return Error{ErrorCode::kUnsupported, std::string("run: attention node '") + problem_node_ +
                                               "' can not be served: " + reason(problem_)};
   }
   if (!completed) return {};
-  mask_checked_ = true;
+  mask_checked_ = mask_checked_ || n_tokens_ > 1;  // one token shows nothing about causality
   for (const auto& ops : layers_) {
     if (ops->keys_written == 1 && ops->values_written == 1 && ops->attended == 1) continue;
     return Error{
@@ -105,6 +106,8 @@ const char* GraphHook::reason(Problem problem) noexcept {
       return "it has a position bias (ALiBi)";
     case Problem::kLayer:
       return "it belongs to no layer of the model";
+    case Problem::kOrder:
+      return "it would read rows of this step before they are written";
     case Problem::kMask:
       return "its mask is not plain causal attention over one sequence";
   }
@@ -128,7 +131,8 @@ void GraphHook::visit(ggml_tensor* node) {
 
 void GraphHook::fail(Problem problem, const char* node_name) noexcept {
   Problem none = Problem::kNone;
-  if (problem_.compare_exchange_strong(none, problem)) problem_node_ = node_name;
+  if (!problem_.compare_exchange_strong(none, problem)) return;
+  std::strncpy(problem_node_, node_name, sizeof(problem_node_) - 1);
 }
 
 void GraphHook::rewrite_store(ggml_tensor* node) {
@@ -235,8 +239,8 @@ void GraphHook::write_values(ggml_tensor* dst, int ith, int nth, void* ops) noex
   write_rows(CapturedRows::Kind::kValue, dst, ith, nth, *static_cast<LayerOps*>(ops));
 }
 
-/// The engine's own mask of the first ubatch must be what we assume: query i sees exactly i + 1
-/// cells of its own ubatch.
+/// The engine's own mask must be what we assume. Its cells are emptied before every ubatch, so cell
+/// j holds token j: query i sees exactly the cells 0 to i.
 void GraphHook::check_mask(const ggml_tensor* mask) noexcept {
   if (mask == last_mask_) return;  // all layers of a plain model share one mask
   last_mask_ = mask;
@@ -245,14 +249,12 @@ void GraphHook::check_mask(const ggml_tensor* mask) noexcept {
   for (std::int64_t i = 0; i < n_tokens_; ++i) {
     const char* const row =
         static_cast<const char*>(mask->data) + i * static_cast<std::int64_t>(mask->nb[1]);
-    std::int64_t visible = 0;
     for (std::int64_t j = 0; j < mask->ne[0]; ++j) {
       const float bias = half ? ggml_fp16_to_fp32(reinterpret_cast<const ggml_fp16_t*>(row)[j])
                               : reinterpret_cast<const float*>(row)[j];
-      if (bias == 0.0f) ++visible;
       if (bias != 0.0f && bias != -INFINITY) return fail(Problem::kBias, mask->name);
+      if ((bias == 0.0f) != (j <= i)) return fail(Problem::kMask, mask->name);
     }
-    if (visible != i + 1) return fail(Problem::kMask, mask->name);
   }
 }
 
@@ -267,6 +269,7 @@ void GraphHook::attend_layer(ggml_tensor* dst, int ith, int nth, void* userdata)
   }
   if (ith == 0) {
     ++ops.attended;
+    if (ops.keys_written != 1 || ops.values_written != 1) hook.fail(Problem::kOrder, dst->name);
 #ifdef NDEBUG
     if (!hook.mask_checked_)  // debug builds look at every ubatch
 #endif

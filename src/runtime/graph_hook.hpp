@@ -15,7 +15,6 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -50,7 +49,7 @@ class GraphHook {
   static bool should_abort(void* self);                          // ggml_abort_callback
 
  private:
-  enum class Problem { kNone, kShape, kType, kDevice, kBias, kLayer, kMask };
+  enum class Problem { kNone, kShape, kType, kDevice, kBias, kLayer, kMask, kOrder };
   struct LayerOps {
     GraphHook* hook = nullptr;
     LayerIndex layer;
@@ -89,7 +88,7 @@ class GraphHook {
   const ggml_tensor* last_mask_ = nullptr;
   double attention_seconds_ = 0;
   std::atomic<Problem> problem_{Problem::kNone};
-  std::string problem_node_;
+  char problem_node_[GGML_MAX_NAME] = {};  // no string: it is set on engine threads
 };
 
 }  // namespace volvelle

@@ -11,13 +11,19 @@ std::filesystem::path cache_folder() {
   if (const char* folder = std::getenv("VOLVELLE_CACHE"); folder != nullptr && *folder != '\0')
     return folder;
   const char* const home = std::getenv("HOME");
-  return std::filesystem::path(home != nullptr ? home : ".") / ".cache" / "volvelle";
+  if (home == nullptr || *home == '\0') return {};  // never a folder that depends on where we run
+  return std::filesystem::path(home) / ".cache" / "volvelle";
 }
 
 Result<std::filesystem::path> find_input(const std::string& name, const std::string& kind) {
   std::error_code ignored;
   const std::filesystem::path path(name);
   if (std::filesystem::exists(path, ignored)) return path;
+  if (cache_folder().empty()) {
+    return Error{ErrorCode::kNotFound, "input: '" + name +
+                                           "' is not a file, and there is no cache folder to look "
+                                           "in because HOME and VOLVELLE_CACHE are not set"};
+  }
   const std::filesystem::path kept = cache_folder() / kind / path;
   if (!name.empty() && path.is_relative() && std::filesystem::exists(kept, ignored)) return kept;
   return Error{ErrorCode::kNotFound, "input: '" + name + "' is neither a file nor a name in " +

@@ -30,6 +30,8 @@ Status require_agreement(const llama_model* model, const ModelInfo& info) {
   VOLVELLE_RETURN_IF_ERROR(check("embedding length", info.n_embd, llama_model_n_embd(model)));
   VOLVELLE_RETURN_IF_ERROR(
       check("context length", info.context_length, llama_model_n_ctx_train(model)));
+  VOLVELLE_RETURN_IF_ERROR(
+      check("KV head count", info.layers.front().n_kv_heads, llama_model_n_head_kv(model)));
   VOLVELLE_RETURN_IF_ERROR(check("sliding window", 0, llama_model_n_swa(model)));
   if (llama_model_is_recurrent(model) || llama_model_is_hybrid(model) ||
       llama_model_is_diffusion(model) || llama_model_has_encoder(model) ||
@@ -67,10 +69,11 @@ Result<Model> Model::load(const std::filesystem::path& path, const ModelOptions&
   auto impl = std::make_unique<Impl>();
   VOLVELLE_ASSIGN_OR_RETURN(impl->info, read_model_info(file));
   VOLVELLE_RETURN_IF_ERROR(require_servable(file, impl->info));
-  VOLVELLE_ASSIGN_OR_RETURN(impl->info.fingerprint, fingerprint_of(file));
+  VOLVELLE_ASSIGN_OR_RETURN(impl->info.fingerprint, fingerprint_of(file, options.cancel));
 
   engine::initialize();
   engine::set_log_sink(options.log);
+  engine::take_errors();  // of earlier calls
   llama_model_params params = llama_model_default_params();
   params.n_gpu_layers = 0;
   params.progress_callback = keep_loading;
@@ -80,7 +83,7 @@ Result<Model> Model::load(const std::filesystem::path& path, const ModelOptions&
   if (!impl->engine_model) {
     if (cancel.cancelled()) return Error{ErrorCode::kCancelled, "model: interrupted"};
     return Error{ErrorCode::kEngine, "model: the engine could not load " + path.string() + ": " +
-                                         engine::take_last_error()};
+                                         engine::take_errors()};
   }
   VOLVELLE_RETURN_IF_ERROR(require_agreement(impl->engine_model.get(), impl->info));
   const llama_vocab* const vocab = llama_model_get_vocab(impl->engine_model.get());

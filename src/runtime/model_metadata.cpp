@@ -160,6 +160,13 @@ Status check_vocabulary(const GgufFile& file) {
       return bad("tokenizer.ggml.token_type", "must be an array" + as_many + " integers");
     }
   }
+  for (const char* name : {"bos", "eos"}) {
+    const std::string key = std::string("tokenizer.ggml.") + name + "_token_id";
+    const std::optional<std::int64_t> id = file.integer(key);
+    if (id && (*id < 0 || *id >= static_cast<std::int64_t>(words->size()))) {
+      return bad(key, "is " + std::to_string(*id) + ", not a token" + as_many);
+    }
+  }
   if (const GgufValue* merges = find("tokenizer.ggml.merges")) {
     if (std::get_if<std::vector<std::string>>(merges) == nullptr) {
       return bad("tokenizer.ggml.merges", "must be an array of strings");
@@ -184,6 +191,12 @@ Result<ModelInfo> read_model_info(const GgufFile& file) {
   const Keys keys(file, info.architecture);
   VOLVELLE_RETURN_IF_ERROR(check_vocabulary(file));
   VOLVELLE_RETURN_IF_ERROR(read_layers(keys, info));
+  for (const char* name : {"attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"}) {
+    const std::optional<double> epsilon = keys.number(name);
+    if (epsilon && !(*epsilon >= 0.0 && *epsilon < 1.0)) {
+      return keys.missing(name, "must be a number from 0 to 1");
+    }
+  }
   VOLVELLE_ASSIGN_OR_RETURN(info.context_length,
                             keys.require("context_length", 1, std::int64_t{1} << 31));
   info.rope = read_rope(keys, file, info);
@@ -203,6 +216,9 @@ Status require_servable(const GgufFile& file, const ModelInfo& info) {
   const auto positive = [&](const char* name) {
     return keys.number(name).value_or(0) > 0 || (keys.find(name) != nullptr && !keys.number(name));
   };
+  if (file.integer("split.count").value_or(0) > 1) {
+    return refuse("its weights in several files (a split GGUF; merge them with llama-gguf-split)");
+  }
   if (positive("attention.sliding_window")) return refuse("sliding-window attention layers");
   if (positive("attention.chunk_size")) return refuse("chunked attention layers");
   if (positive("attention.max_alibi_bias")) return refuse("ALiBi position biases");

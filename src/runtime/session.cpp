@@ -23,6 +23,19 @@ Error context_exceeded(std::int64_t have, std::int64_t more, std::int64_t limit)
                    "; use a shorter text or a model with a longer context"};
 }
 
+/// Zero times NaN or infinity is NaN, and NaN stays in a sum. Independent sums, so that it
+/// vectorises: the vocabulary is long and this runs for every token.
+bool all_finite(std::span<const float> row) noexcept {
+  constexpr std::size_t kSums = 16;
+  float poison[kSums] = {};
+  std::size_t i = 0;
+  for (; i + kSums <= row.size(); i += kSums) {
+    for (std::size_t k = 0; k < kSums; ++k) poison[k] += row[i + k] * 0.0f;
+  }
+  for (; i < row.size(); ++i) poison[0] += row[i] * 0.0f;
+  return std::all_of(poison, poison + kSums, [](float sum) { return sum == 0.0f; });
+}
+
 }  // namespace
 
 struct Session::Impl {
@@ -41,6 +54,7 @@ struct Session::Impl {
 
   Status run_ubatch(ContextMemory& memory, std::span<const TokenId> tokens, bool last, bool all);
   Status decode(std::int64_t first_position, std::span<const TokenId> tokens, bool last, bool all);
+  Status check_logits(std::int64_t n, bool last, bool all) const;
   void keep_logits(std::int64_t first, std::int64_t n, bool last, bool all);
 };
 
@@ -89,7 +103,7 @@ Result<Session> Session::create(const Model& model, const SessionOptions& option
   if (!impl->context) {
     return Error{ErrorCode::kEngine, "session: the engine could not make a context of " +
                                          std::to_string(request.n_ctx) +
-                                         " tokens: " + engine::take_last_error()};
+                                         " tokens: " + engine::take_errors()};
   }
   return Session(std::move(impl));
 }
@@ -142,7 +156,10 @@ Status Session::Impl::run_ubatch(ContextMemory& memory, std::span<const TokenId>
   hook->begin_ubatch(memory, static_cast<std::int64_t>(tokens.size()));
   const Status decoded = decode(first_position, tokens, last, all);
   const Status served = hook->finish_ubatch(decoded.ok());
-  if (decoded.ok() && served.ok()) {
+  const Status finite = decoded.ok() && served.ok()
+                            ? check_logits(static_cast<std::int64_t>(tokens.size()), last, all)
+                            : Status();
+  if (decoded.ok() && served.ok() && finite.ok()) {
     memory.commit();
     return {};
   }
@@ -151,7 +168,8 @@ Status Session::Impl::run_ubatch(ContextMemory& memory, std::span<const TokenId>
   if (options.cancel.cancelled()) return Error{ErrorCode::kCancelled, "run: interrupted"};
   // A problem that the hook found also aborts the engine; the hook's sentence is the one that
   // explains.
-  return served.ok() ? decoded : served;
+  if (!served.ok()) return served;
+  return decoded.ok() ? finite : decoded;
 }
 
 Status Session::Impl::decode(std::int64_t first_position, std::span<const TokenId> tokens,
@@ -164,7 +182,19 @@ Status Session::Impl::decode(std::int64_t first_position, std::span<const TokenI
   if (rc == 0) return {};
   return Error{ErrorCode::kEngine, "run: the engine failed with code " + std::to_string(rc) +
                                        " at position " + std::to_string(first_position) + " " +
-                                       engine::take_last_error()};
+                                       engine::take_errors()};
+}
+
+/// Weights can be damaged behind attention too; a sampler would make a token of NaN.
+Status Session::Impl::check_logits(std::int64_t n, bool last, bool all) const {
+  for (std::int64_t i = all ? 0 : n - 1; i < n && (all || last); ++i) {
+    const float* const row = llama_get_logits_ith(context.get(), static_cast<std::int32_t>(i));
+    if (all_finite({row, static_cast<std::size_t>(model.info().n_vocab)})) continue;
+    return Error{ErrorCode::kNumeric,
+                 "run: the model's logits hold NaN or infinity; the model file is damaged or its "
+                 "numbers overflow"};
+  }
+  return {};
 }
 
 void Session::Impl::keep_logits(std::int64_t first, std::int64_t n, bool last, bool all) {

@@ -77,17 +77,23 @@ Result<TokenizedText> Tokenizer::tokenize(std::string_view text, TokenizeOptions
   result.tokens.resize(text.size() / 3 + 16);
   for (int attempt = 0; attempt < 2; ++attempt) {
     const std::int32_t n = llama_tokenize(impl_->vocab, text.data(), size, result.tokens.data(),
-                                          static_cast<std::int32_t>(result.tokens.size()),
-                                          options.add_special, options.parse_special);
+                                          static_cast<std::int32_t>(result.tokens.size()), false,
+                                          options.parse_special);
     if (n == std::numeric_limits<std::int32_t>::min())
       return Error{ErrorCode::kInvalidArgument, "tokenize: the text has too many tokens; split it"};
     result.tokens.resize(static_cast<std::size_t>(n >= 0 ? n : -n));
     if (n >= 0) break;
   }
   Aligner aligner(text);
-  result.ranges.reserve(result.tokens.size());
+  result.ranges.reserve(result.tokens.size() + 1);
   for (const TokenId token : result.tokens)
     result.ranges.push_back(aligner.place(piece(token, options.parse_special)));
+  // The engine's own "add special" would also close the text with an end token where a model asks
+  // for one; a text that goes on must not be closed.
+  if (options.add_special && llama_vocab_get_add_bos(impl_->vocab)) {
+    result.tokens.insert(result.tokens.begin(), llama_vocab_bos(impl_->vocab));
+    result.ranges.insert(result.ranges.begin(), ByteRange{});
+  }
   return result;
 }
 

@@ -1,6 +1,7 @@
 // Models: what is read, what is refused by name, what makes two models the same; tokenizer and chat
 // format.
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 
 #include "runtime/support.hpp"
@@ -128,6 +129,57 @@ TEST(ChatFormat, FoldedTokensPlusQuestionEqualTheWholeConversation) {
   EXPECT_GE(
       common + 2,
       folded.tokens.size());  // at most the last tokens of the document merge with the separator
+}
+
+TEST(ChatFormat, TheWholeRenderingIsTokenizedAsOneForSentencePieceModelsToo) {
+  // A word tokenizer puts a space before each piece of text that it is given, so pieces tokenized
+  // apart would differ from one rendering.
+  const Result<std::filesystem::path> path = find_input(kWired, "models");
+  const Model model = require(Model::load(*path, {}));
+  const ChatFormat format = require(make_chat_format(model, "llama2"));
+  const std::string document = "f01 k17 v42 f02";
+  const DocumentTokens whole =
+      require(tokenize_conversation(model.tokenizer(), format, document, "k17"));
+  const TokenizedText plain = require(model.tokenizer().tokenize(
+      format.before_document + document + "\n\nk17" + format.after_question,
+      {.add_special = true, .parse_special = true}));
+  EXPECT_EQ(whole.tokens, plain.tokens);
+  std::string covered;
+  for (const ByteRange range : whole.ranges) {
+    if (range.begin >= 0) {
+      covered += document.substr(static_cast<std::size_t>(range.begin),
+                                 static_cast<std::size_t>(range.end - range.begin));
+    }
+  }
+  covered.erase(std::remove(covered.begin(), covered.end(), ' '), covered.end());
+  EXPECT_EQ(covered, "f01k17v42f02");
+}
+
+TEST(Tokenizer, NeverClosesATextThatGoesOn) {
+  const TemporaryFolder folder;
+  std::string bytes = require(read_text_file(require(find_input(kWired, "models"))));
+  const std::string key = "tokenizer.ggml.add_eos_token";
+  const std::size_t at = bytes.find(key);
+  ASSERT_NE(at, std::string::npos);
+  bytes[at + key.size() + 4] = 1;  // behind the value's type
+  std::ofstream(folder / "eos.gguf", std::ios::binary) << bytes;
+  const Model model = require(Model::load(folder / "eos.gguf", {}));
+  const auto tokens = require(model.tokenizer().tokenize("f00 k17", {.add_special = true})).tokens;
+  ASSERT_EQ(tokens.size(), 3u);
+  EXPECT_EQ(model.tokenizer().piece(tokens.back()), " k17");
+}
+
+TEST(Model, ACacheFolderIsNotInventedWithoutAHome) {
+  const char* const home = std::getenv("HOME");
+  const std::string kept = home != nullptr ? home : "";
+  const char* const cache = std::getenv("VOLVELLE_CACHE");
+  const std::string kept_cache = cache != nullptr ? cache : "";
+  unsetenv("HOME");
+  unsetenv("VOLVELLE_CACHE");
+  EXPECT_TRUE(cache_folder().empty());
+  EXPECT_EQ(find_input("x.gguf", "models").error().code, ErrorCode::kNotFound);
+  if (home != nullptr) setenv("HOME", kept.c_str(), 1);
+  if (cache != nullptr) setenv("VOLVELLE_CACHE", kept_cache.c_str(), 1);
 }
 
 TEST(ChatFormat, ADocumentCanNotSmuggleInATurn) {

@@ -181,13 +181,14 @@ TEST(Session, WindowMemoryKeepsFewRows) {
             4 * KvStore::kBlockRows * memory.layout().bytes_per_token());
 }
 
-/// A copy of the wired retriever with one number replaced by NaN.
-std::filesystem::path poisoned_model(const TemporaryFolder& folder) {
+/// A copy of the wired retriever with the first number of a tensor replaced by NaN.
+std::filesystem::path poisoned_model(const TemporaryFolder& folder,
+                                     const std::string& tensor_name) {
   const std::filesystem::path source = require(find_input(kWired, "models"));
   std::string bytes = require(read_text_file(source));
   const GgufFile file = require(read_gguf(source));
   for (const GgufTensor& tensor : file.tensors) {
-    if (tensor.name != "blk.0.attn_v.weight") continue;
+    if (tensor.name != tensor_name) continue;
     const std::uint16_t nan = 0x7E00;  // f16
     std::memcpy(bytes.data() + tensor.offset, &nan, sizeof nan);
   }
@@ -195,9 +196,11 @@ std::filesystem::path poisoned_model(const TemporaryFolder& folder) {
   return folder / "nan.gguf";
 }
 
-TEST(Session, NotANumberIsAnErrorAndNotAToken) {
+class NotANumber : public testing::TestWithParam<const char*> {};
+
+TEST_P(NotANumber, IsAnErrorAndNotAToken) {
   const TemporaryFolder folder;
-  const Model model = require(Model::load(poisoned_model(folder), {}));
+  const Model model = require(Model::load(poisoned_model(folder, GetParam()), {}));
   Session session = open_session(model, 64);
   ContextMemory memory = require(session.begin(MemorySpec::full_memory()));
   const Status status = session.step(memory, std::vector<TokenId>{0, 6, 7}, Logits::kLast);
@@ -205,6 +208,11 @@ TEST(Session, NotANumberIsAnErrorAndNotAToken) {
   EXPECT_EQ(status.error().code, ErrorCode::kNumeric);
   EXPECT_EQ(memory.length(), 0);
 }
+
+// In attention, and behind it.
+INSTANTIATE_TEST_SUITE_P(Weights, NotANumber,
+                         testing::Values("blk.0.attn_v.weight", "blk.1.attn_q.weight",
+                                         "output.weight"));
 
 }  // namespace
 }  // namespace volvelle::test

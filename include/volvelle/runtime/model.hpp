@@ -38,7 +38,6 @@ struct ModelInfo {
 struct ModelOptions {
   LogSink log;  // engine messages; process-wide, the last loaded model's sink wins
   CancelToken cancel;
-  bool use_mmap = true;
 };
 
 /// Immutable after load; sessions on several threads may share it.
@@ -66,13 +65,13 @@ class Model {
 /// else the name inside the cache folder's `kind` subfolder ("models", "texts"). The error names
 /// both places.
 Result<std::filesystem::path> find_input(const std::string& name, const std::string& kind);
-/// ${VOLVELLE_CACHE:-$HOME/.cache/volvelle}
+/// ${VOLVELLE_CACHE:-$HOME/.cache/volvelle}; empty if neither variable is set.
 std::filesystem::path cache_folder();
 
 /// Hash over every metadata entry that matters, and every tensor's name, type, shape and contents.
-/// The contents' hash is kept in the cache folder by path, size and mtime. `used_cache` tells
-/// whether it was found there.
-Result<std::string> model_fingerprint(const std::filesystem::path& path);
+/// It is kept in the cache folder, if there is one, under the file's path, size, times and inode.
+Result<std::string> model_fingerprint(const std::filesystem::path& path,
+                                      const CancelToken& cancel = {});
 
 /// "llama.cpp 0.5.0 (ggml 0.25.3)": goes into files and reports.
 std::string engine_version();

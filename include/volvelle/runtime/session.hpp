@@ -47,6 +47,7 @@ struct SessionOptions {
 /// Thread-compatible; two sessions on two threads may share a Model.
 class Session {
  public:
+  /// The model must outlive the session and not be moved meanwhile.
   static Result<Session> create(const Model& model, const SessionOptions& options);
   Session(Session&&) noexcept;
   Session& operator=(Session&&) noexcept;

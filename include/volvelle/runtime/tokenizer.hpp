@@ -15,7 +15,7 @@
 namespace volvelle {
 
 struct TokenizeOptions {
-  bool add_special = false;    // BOS as the model wants it
+  bool add_special = false;    // BOS if the model wants one; never an end token
   bool parse_special = false;  // "<|im_end|>" in the text is the control token (templates), not
                                // plain text (documents)
 };
