@@ -25,6 +25,11 @@ Error too_large(const std::string& operation) {
                                            " bytes of text, found more; split the file"};
 }
 
+Error failure(const std::string& operation, int error) {
+  if (error == EINTR) return {ErrorCode::kCancelled, operation + "interrupted"};
+  return {ErrorCode::kIo, operation + io::system_message(error)};
+}
+
 }  // namespace
 
 Result<std::string> read_text_file(const std::filesystem::path& path) {
@@ -32,13 +37,13 @@ Result<std::string> read_text_file(const std::filesystem::path& path) {
   const io::FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.valid()) {
     const int error = errno;
+    if (error == EINTR) return failure(operation, error);  // while waiting for a pipe's writer
     const bool missing = error == ENOENT || error == ENOTDIR;
     return Error{missing ? ErrorCode::kNotFound : ErrorCode::kIo,
                  operation + io::system_message(error) + "; check the path and its permissions"};
   }
   struct stat info {};
-  if (::fstat(fd.get(), &info) != 0)
-    return Error{ErrorCode::kIo, operation + io::system_message(errno)};
+  if (::fstat(fd.get(), &info) != 0) return failure(operation, errno);
   if (S_ISDIR(info.st_mode)) {
     return Error{ErrorCode::kInvalidArgument, operation + "expected a text file, found a folder"};
   }
@@ -51,8 +56,7 @@ Result<std::string> read_text_file(const std::filesystem::path& path) {
     if (used == text.size())
       text.resize(used + kReadBytes);  // also past the announced end: the file may have grown
     const ssize_t n = ::read(fd.get(), text.data() + used, text.size() - used);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return Error{ErrorCode::kIo, operation + io::system_message(errno)};
+    if (n < 0) return failure(operation, errno);
     if (n == 0) break;
     used += static_cast<std::size_t>(n);
     if (used > kMaxTextBytes) return too_large(operation);
