@@ -1,8 +1,11 @@
-// Loading memory files: open() checks the header and all that is small, verify_rows() the rest,
-// restore() hands out the rows where they lie in the mapping. Invariant: a MemoryFile that exists
-// has a header equal to what the writer would have made and a consistent record; no row is handed
-// out before its block was checked. Cost: open() is proportional to the number of tokens,
-// verify_rows() reads the file once, restore() copies no row.
+// Loading memory files. open() compares the checks of the header and of the small tensors and looks
+// into both: the header is the one a writer would have made for these sizes, ids are not negative,
+// ranges lie inside the text, row positions ascend below n_tokens. It does not parse the spec.
+// verify_rows() compares the checks of the K and V rows; their values are not looked at. restore()
+// parses the spec, and refuses one that names other storage types than the rows have or needs rows
+// that the file lacks. Invariant: no row is handed out before its block was checked. Cost: open()
+// is proportional to the number of tokens, verify_rows() reads the file once, restore() copies no
+// row.
 #include "volvelle/memory/memory_file.hpp"
 
 #include <stdexcept>
@@ -20,11 +23,14 @@ namespace format = memory_format;
 
 Error corrupt(const std::string& what) { return {ErrorCode::kCorrupt, what}; }
 
-/// Names the file, and says what to do about damage.
 Error in_file(const std::string& operation, const std::filesystem::path& path, const Error& error) {
-  const char* const advice =
-      error.code == ErrorCode::kCorrupt ? "; read the text again to make a new one" : "";
-  return {error.code, operation + " " + io::quoted_path(path) + ": " + error.message + advice};
+  return {error.code, operation + " " + io::quoted_path(path) + ": " + error.message};
+}
+
+/// Says what to do about damage; what is no memory at all never comes here.
+Error with_advice(Error error) {
+  if (error.code == ErrorCode::kCorrupt) error.message += "; read the text again to make a new one";
+  return error;
 }
 
 Error damaged_block(const CheckedFile& checked, std::uint64_t block) {
@@ -49,12 +55,8 @@ Result<CheckedFile> split(std::span<const std::byte> file, const SafetensorsHead
                      data.subspan(checks->begin)};
 }
 
-}  // namespace
-
-Result<OpenedMemory> read_memory(std::span<const std::byte> file, Integrity integrity) {
-  const bool verify = integrity == Integrity::kVerify;
-  OpenedMemory memory;
-  VOLVELLE_ASSIGN_OR_RETURN(memory.header, parse_safetensors(file));
+/// Everything behind the container and the question whether it holds a memory.
+Status read_contents(std::span<const std::byte> file, bool verify, OpenedMemory& memory) {
   VOLVELLE_RETURN_IF_ERROR(format::check_version(memory.header));
   VOLVELLE_ASSIGN_OR_RETURN(memory.checked, split(file, memory.header));
   if (verify && !memory.checked.header_matches()) {
@@ -70,8 +72,21 @@ Result<OpenedMemory> read_memory(std::span<const std::byte> file, Integrity inte
         memory.checked.first_damaged(0, memory.n_small_blocks, {});
     if (damaged) return damaged_block(memory.checked, *damaged);
   }
-  VOLVELLE_RETURN_IF_ERROR(format::read_small_tensors(memory.header, memory.checked.data,
-                                                      memory.record, memory.row_positions));
+  return format::read_small_tensors(memory.header, memory.checked.data, memory.record,
+                                    memory.row_positions);
+}
+
+}  // namespace
+
+Result<OpenedMemory> read_memory(std::span<const std::byte> file, Integrity integrity) {
+  VOLVELLE_RETURN_IF_ERROR(format::check_kind(file));
+  Result<SafetensorsHeader> header = parse_safetensors(file);
+  if (!header.ok()) return with_advice(header.error());
+  OpenedMemory memory;
+  memory.header = std::move(header).value();
+  VOLVELLE_RETURN_IF_ERROR(format::check_kind(memory.header));
+  const Status contents = read_contents(file, integrity == Integrity::kVerify, memory);
+  if (!contents.ok()) return with_advice(contents.error());
   return memory;
 }
 
@@ -109,7 +124,9 @@ Status MemoryFile::verify_rows(const ProgressSink& progress) {
   const CheckedFile& checked = impl_->memory.checked;
   const auto damaged =
       checked.first_damaged(impl_->memory.n_small_blocks, checked.n_blocks(), progress);
-  if (damaged) return in_file("verifying memory", impl_->path, damaged_block(checked, *damaged));
+  if (damaged) {
+    return in_file("verifying memory", impl_->path, with_advice(damaged_block(checked, *damaged)));
+  }
   impl_->rows_verified = true;
   return {};
 }

@@ -27,12 +27,11 @@ std::span<const std::byte> block_of(std::span<const std::byte> data, std::uint64
 class Reporter {
  public:
   Reporter(const ProgressSink& sink, std::uint64_t total) : sink_(sink), total_(total) {}
-  void report(std::uint64_t done) {
+  void report(std::uint64_t done) {  // bytes
     const auto now = std::chrono::steady_clock::now();
     if (!sink_ || (done < total_ && now - last_ < kReportEvery)) return;
     last_ = now;
-    sink_({"verify", static_cast<std::int64_t>(done * kCheckBlockBytes),
-           static_cast<std::int64_t>(total_ * kCheckBlockBytes), "bytes"});
+    sink_({"verify", static_cast<std::int64_t>(done), static_cast<std::int64_t>(total_), "bytes"});
   }
 
  private:
@@ -41,17 +40,25 @@ class Reporter {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
-/// Calls work(i) once for every block of [begin, end); blocks may run at the same time.
+struct BlockRange {
+  std::uint64_t begin, end;
+};
+
+/// Calls work(i, block) once for every block of the range; blocks may run at the same time.
 template <class Work>
-void for_each_block(std::uint64_t begin, std::uint64_t end, const ProgressSink& progress,
+void for_each_block(std::span<const std::byte> data, BlockRange range, const ProgressSink& progress,
                     const Work& work) {
+  const auto [begin, end] = range;
   if (begin >= end) return;
+  const std::uint64_t total =
+      std::min<std::uint64_t>(end * kCheckBlockBytes, data.size()) - begin * kCheckBlockBytes;
   std::atomic<std::uint64_t> next{begin};
   std::atomic<std::uint64_t> done{0};
-  const auto drain = [&](auto&& after_each) {
+  const auto drain = [&, end = end](auto&& after_each) {
     for (std::uint64_t i = next.fetch_add(1); i < end; i = next.fetch_add(1)) {
-      work(i);
-      after_each(done.fetch_add(1) + 1);
+      const std::span<const std::byte> block = block_of(data, i);
+      work(i, block);
+      after_each(done.fetch_add(block.size()) + block.size());
     }
   };
   const std::uint64_t wanted =
@@ -64,10 +71,10 @@ void for_each_block(std::uint64_t begin, std::uint64_t end, const ProgressSink& 
   } catch (const std::system_error&) {
     // No more threads to be had: those that started, and this one, do all the work.
   }
-  Reporter reporter(progress, end - begin);
+  Reporter reporter(progress, total);
   drain([&](std::uint64_t n) { reporter.report(n); });
   helpers.clear();  // joins
-  if (progress) reporter.report(end - begin);
+  reporter.report(total);
 }
 
 }  // namespace
@@ -80,8 +87,8 @@ bool CheckedFile::header_matches() const noexcept {
 std::optional<std::uint64_t> CheckedFile::first_damaged(std::uint64_t begin, std::uint64_t end,
                                                         const ProgressSink& progress) const {
   std::atomic<std::uint64_t> damaged{end};
-  for_each_block(begin, end, progress, [&](std::uint64_t i) {
-    const Checksum sum = checksum(block_of(data, i));
+  for_each_block(data, {begin, end}, progress, [&](std::uint64_t i, auto block) {
+    const Checksum sum = checksum(block);
     if (std::memcmp(sum.data(), sums.data() + (i + 1) * kCheckBytes, sum.size()) == 0) return;
     std::uint64_t known = damaged.load();
     while (i < known && !damaged.compare_exchange_weak(known, i)) {
@@ -95,10 +102,11 @@ void compute_checks(std::span<const std::byte> header, std::span<const std::byte
                     std::span<std::byte> sums, const ProgressSink& progress) {
   const Checksum of_header = checksum(header);
   std::memcpy(sums.data(), of_header.data(), of_header.size());
-  for_each_block(0, n_check_blocks(data.size()), progress, [&](std::uint64_t i) {
-    const Checksum sum = checksum(block_of(data, i));
-    std::memcpy(sums.data() + (i + 1) * kCheckBytes, sum.data(), sum.size());
-  });
+  for_each_block(data, {0, n_check_blocks(data.size())}, progress,
+                 [&](std::uint64_t i, auto block) {
+                   const Checksum sum = checksum(block);
+                   std::memcpy(sums.data() + (i + 1) * kCheckBytes, sum.data(), sum.size());
+                 });
 }
 
 }  // namespace volvelle

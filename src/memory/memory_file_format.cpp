@@ -22,6 +22,9 @@ constexpr const char* kVersionKey = "volvelle_format";
 constexpr std::uint64_t kMaxCount = std::uint64_t{1}
                                     << 40;  // tokens, rows, bytes of text: far above anything real
 
+// What the container's reader takes; a greater length field is text or another format.
+constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
+
 static_assert(sizeof(ByteRange) == 16 && std::is_trivially_copyable_v<ByteRange>,
               "I64 [n, 2] in the file");
 static_assert(sizeof(Position) == 8 && std::is_trivially_copyable_v<Position>,
@@ -29,6 +32,11 @@ static_assert(sizeof(Position) == 8 && std::is_trivially_copyable_v<Position>,
 static_assert(sizeof(TokenId) == 4, "I32 [n] in the file");
 
 Error corrupt(const std::string& what) { return {ErrorCode::kCorrupt, what}; }
+
+Error not_a_memory(const std::string& found) {
+  return corrupt("this is not a memory file, it is " + found +
+                 "; name a file that was saved as a memory");
+}
 
 /// The text fields of a record and their metadata keys.
 struct TextField {
@@ -200,11 +208,26 @@ Result<SafetensorsHeader> make_header(const MemoryRecord& record, const Shape& s
   return layout_safetensors(to_metadata(record, shape), std::move(entries), kAlignment);
 }
 
-Status check_version(const SafetensorsHeader& header) {
-  if (header.metadata.count(kVersionKey) == 0) {
-    return corrupt(
-        "its metadata has no 'volvelle_format'; this is a safetensors file but not a memory");
+Status check_kind(std::span<const std::byte> file) {
+  std::uint64_t length = 0;
+  const std::string_view bytes(reinterpret_cast<const char*>(file.data()), file.size());
+  if (bytes.starts_with("GGUF")) return not_a_memory("a GGUF model");
+  if (bytes.starts_with("PK\3\4")) return not_a_memory("a zip archive");
+  if (bytes.size() <= sizeof(length)) {
+    return not_a_memory(bytes.empty() ? "an empty file"
+                                      : "a file of " + std::to_string(bytes.size()) + " bytes");
   }
+  std::memcpy(&length, bytes.data(), sizeof(length));
+  if (length > 0 && length <= kMaxHeaderBytes && bytes[sizeof(length)] == '{') return {};
+  return not_a_memory("a file that does not begin with a header length and '{'");
+}
+
+Status check_kind(const SafetensorsHeader& header) {
+  if (header.metadata.count(kVersionKey) != 0) return {};
+  return not_a_memory("a safetensors file without 'volvelle_format' in its metadata");
+}
+
+Status check_version(const SafetensorsHeader& header) {
   VOLVELLE_ASSIGN_OR_RETURN(const std::uint64_t version, count_of(header, kVersionKey));
   constexpr std::uint64_t kKnown = kMemoryFormatVersion;
   if (version > kKnown) {

@@ -34,8 +34,12 @@ struct Shape {
 /// The whole header, checks included. Errors: sizes that overflow, metadata that is not UTF-8.
 Result<SafetensorsHeader> make_header(const MemoryRecord& record, const Shape& shape);
 
-/// Which format version wrote this header: an error if it is no memory file or newer than this
-/// program.
+/// Whether a file, and then its header, is a memory at all, damaged or not. The errors say so and
+/// what to do.
+Status check_kind(std::span<const std::byte> file);
+Status check_kind(const SafetensorsHeader& header);
+
+/// Which format version wrote this header: an error if it is newer than this program.
 Status check_version(const SafetensorsHeader& header);
 
 /// The record without tokens, ranges and text, and the sizes. The header equals make_header() of

@@ -114,6 +114,9 @@ TEST_F(DamageTest, EveryTruncationIsSeen) {
     const Error error = refusal_of(good_.substr(0, size));
     EXPECT_EQ(error.code, ErrorCode::kCorrupt) << size;
     EXPECT_EQ(error.message.find("opening memory "), 0u) << error.message;
+    // From the first byte of the JSON on it can be seen what it was.
+    EXPECT_EQ(error.message.find("read the text again") != std::string::npos, size > 8)
+        << error.message;
   }
   EXPECT_EQ(refusal_of(good_ + "x").code, ErrorCode::kCorrupt);
   EXPECT_EQ(refusal_of(good_ + good_).code, ErrorCode::kCorrupt);
@@ -131,14 +134,25 @@ TEST_F(DamageTest, SwappedBlocksAreSeen) {
 }
 
 TEST_F(DamageTest, OtherFilesAreNotMemories) {
-  EXPECT_EQ(refusal_of("").code, ErrorCode::kCorrupt);
-  EXPECT_EQ(refusal_of("GGUF" + std::string(1000, '\3')).code, ErrorCode::kCorrupt);
-  EXPECT_EQ(refusal_of(std::string(100, '\0')).code, ErrorCode::kCorrupt);
-  EXPECT_EQ(refusal_of("It is a truth universally acknowledged").code, ErrorCode::kCorrupt);
+  const auto expect_foreign = [](const Error& error, const std::string& kind) {
+    EXPECT_EQ(error.code, ErrorCode::kCorrupt);
+    EXPECT_NE(error.message.find("not a memory file, it is " + kind), std::string::npos)
+        << error.message;
+    EXPECT_EQ(error.message.find("read the text again"), std::string::npos) << error.message;
+  };
+  const std::string no_header = "a file that does not begin with a header length";
+  expect_foreign(refusal_of(""), "an empty file");
+  expect_foreign(refusal_of("text"), "a file of 4 bytes");
+  expect_foreign(refusal_of("GGUF" + std::string(1000, '\3')), "a GGUF model");
+  expect_foreign(refusal_of("PK\3\4" + std::string(1000, 'z')), "a zip archive");
+  expect_foreign(refusal_of(std::string(100, '\0')), no_header);
+  expect_foreign(refusal_of("It is a truth universally acknowledged"), no_header);
+  expect_foreign(refusal_of("{\"json\": {\"nested\": 1}}"), no_header);
+  expect_foreign(refusal_of(le(std::uint64_t{20}) + std::string(20, 'x')), no_header);
   const std::string four = "1234";
   const TensorData plain[] = {{{"a", "U8", {4}, 0, 0}, testing::as_bytes(four)}};
   ASSERT_TRUE(write_safetensors(path(), {}, plain).ok());
-  EXPECT_NE(refusal(path()).message.find("not a memory"), std::string::npos);
+  expect_foreign(refusal(path()), "a safetensors file without 'volvelle_format'");
   ASSERT_TRUE(write_safetensors(path(), {{"volvelle_format", "1"}}, plain).ok());
   EXPECT_NE(refusal(path()).message.find("'checks'"), std::string::npos);
   EXPECT_EQ(refusal(folder_.path()).code, ErrorCode::kInvalidArgument);

@@ -1,10 +1,10 @@
 // Saved memories (.vmem): valid safetensors files, described byte by byte in docs/memory_file.md.
 //
-// Written beside the target as a temporary file whose size is reserved first (so a full disk is an
-// error before the work), folded rows go straight into its mapping, then checks, fsync, rename.
-// Mode 0600: it contains the text. A loaded memory is a read-only mapping: header and small tensors
-// are checked by open(), K and V rows by verify_rows(), which must succeed before the rows are
-// used.
+// Written as a temporary file in the target's folder whose size is reserved first (so a full disk
+// is an error before the work), folded rows go straight into its mapping, then checks, fsync,
+// rename. Mode 0600: it contains the text. A loaded memory is a read-only mapping: header and small
+// tensors are checked by open(), K and V rows by verify_rows(), which must succeed before the rows
+// are used.
 #pragma once
 
 #include <cstdint>
@@ -54,7 +54,7 @@ class MemoryFileWriter {
                                          std::span<const Position> row_positions);
   MemoryFileWriter(MemoryFileWriter&&) noexcept;
   MemoryFileWriter& operator=(MemoryFileWriter&&) noexcept;
-  ~MemoryFileWriter();  // without finish(): removes the temporary file
+  ~MemoryFileWriter();  // without finish(): nothing is left behind
 
   /// The rows inside the file, to be filled before finish().
   std::shared_ptr<RowBlock> rows();
