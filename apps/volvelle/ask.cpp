@@ -122,7 +122,7 @@ Report make_report(const Generated& result, const std::string& spec, std::int64_
                   {{"load_ms", load_ms},
                    {"restore_ms", restore_ms},
                    {"prompt_ms", result.prompt_ms},
-                   {"first_token_ms", result.first_token_ms},
+                   {"first_token_ms", json_or_null(result.first_token_ms)},
                    {"predicted_ms", result.predicted_ms}}}},
                 ""};
 }
@@ -130,6 +130,8 @@ Report make_report(const Generated& result, const std::string& spec, std::int64_
 Result<Report> run(const AskFlags& flags, Console& console) {
   const Status usable = check_text(flags.question, "the question");
   if (!usable.ok()) return usage_error(usable.error().message);
+  std::string question = flags.question;
+  drop_byte_order_mark(question, "the question", console);
   const auto open_start = std::chrono::steady_clock::now();
   VOLVELLE_ASSIGN_OR_RETURN(MemoryFile file, MemoryFile::open(flags.file));
   const MemoryRecord& record = file.record();
@@ -156,7 +158,7 @@ Result<Report> run(const AskFlags& flags, Console& console) {
 
   VOLVELLE_ASSIGN_OR_RETURN(
       const DocumentTokens conversation,
-      tokenize_conversation(model.tokenizer(), format, record.text, flags.question));
+      tokenize_conversation(model.tokenizer(), format, record.text, question));
   const auto n_tokens = static_cast<std::int64_t>(conversation.tokens.size());
   VOLVELLE_RETURN_IF_ERROR(require_room(n_tokens, limit, model, "the text with the question"));
   // The last token is always stepped: its logits choose the first token of the answer.
@@ -170,10 +172,12 @@ Result<Report> run(const AskFlags& flags, Console& console) {
   console.stream("\n");
   const std::int64_t n_prompt = n_tokens - n_cached;
   if (!console.json()) {
-    console.note(
-        fmt::format("memory '{}': {} tokens from the file, {} read, first token after "
-                    "{:.2f} s",
-                    record.spec, n_cached, n_prompt, result.first_token_ms / 1e3));
+    std::string note = fmt::format("memory '{}': {} tokens from the file, {} read", record.spec,
+                                   n_cached, n_prompt);
+    if (result.first_token_ms) {
+      note += fmt::format(", first token after {:.2f} s", *result.first_token_ms / 1e3);
+    }
+    console.note(note);
   }
   return make_report(result, record.spec, n_prompt, n_cached, load_ms, restore_ms);
 }

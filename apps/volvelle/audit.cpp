@@ -118,9 +118,6 @@ class Audit {
   }
 
   Result<std::unique_ptr<Stepper>> make_engine(bool flash_attention, const KvTypes& kv) {
-    if (kv.k != kv.v) {
-      return usage_error("auditing against llama.cpp needs equal types of keys and values");
-    }
     const EngineStepperOptions options{.n_ctx = static_cast<std::int64_t>(tokens_.size()),
                                        .n_threads = flags_.model.threads,
                                        .n_threads_batch = flags_.model.threads_batch,
@@ -170,6 +167,16 @@ Report make_report(const AuditFlags& flags, const Model& model, const MemorySpec
   return report;
 }
 
+// llama.cpp is run with one type for keys and values.
+Status require_equal_types(const MemorySpec& spec) {
+  VOLVELLE_ASSIGN_OR_RETURN(const KvTypes kv, kv_types(spec));
+  if (kv.k == kv.v) return {};
+  return usage_error(
+      fmt::format("-ctk {} with -ctv {}: against llama.cpp both must be the same: use -ctk {} -ctv "
+                  "{}, or --against full",
+                  to_string(kv.k), to_string(kv.v), to_string(kv.k), to_string(kv.k)));
+}
+
 Result<Report> run(const AuditFlags& flags, Console& console) {
   VOLVELLE_ASSIGN_OR_RETURN(const MemorySpec spec, effective_spec(flags.memory));
   if (flags.last >= flags.tokens) {
@@ -178,10 +185,12 @@ Result<Report> run(const AuditFlags& flags, Console& console) {
   }
   const std::string fitting = is_exact(spec) ? "llama" : "full";
   const std::string against = flags.against.empty() ? fitting : flags.against;
+  if (against == "llama") VOLVELLE_RETURN_IF_ERROR(require_equal_types(spec));
   VOLVELLE_ASSIGN_OR_RETURN(const Model model, load_model(flags.model, console));
   VOLVELLE_ASSIGN_OR_RETURN(const std::int64_t limit, context_limit(flags.model, model));
   VOLVELLE_RETURN_IF_ERROR(require_room(flags.tokens, limit, model, "--tokens"));
-  VOLVELLE_ASSIGN_OR_RETURN(const auto tokens, first_tokens(model, flags.file, flags.tokens));
+  VOLVELLE_ASSIGN_OR_RETURN(const auto tokens,
+                            first_tokens(model, flags.file, flags.tokens, console));
 
   Audit audit(flags, model, tokens, console);
   Json two_path_kl;

@@ -54,7 +54,8 @@ Json row_json(const DriftRow& row) {
 Result<Report> run(const DriftFlags& flags, Console& console) {
   VOLVELLE_ASSIGN_OR_RETURN(const MemorySpec spec, effective_spec(flags.memory));
   VOLVELLE_ASSIGN_OR_RETURN(const Model model, load_model(flags.model, console));
-  VOLVELLE_ASSIGN_OR_RETURN(const auto tokens, first_tokens(model, flags.file, flags.tokens));
+  VOLVELLE_ASSIGN_OR_RETURN(const auto tokens,
+                            first_tokens(model, flags.file, flags.tokens, console));
   DriftOptions options;
   options.chunk = flags.chunk;
   options.n_threads = flags.model.threads;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <random>
+#include <thread>
 
 #include "base/result_macros.hpp"
 #include "bench.hpp"
@@ -96,7 +97,7 @@ Result<Report> run(const SpeedFlags& flags, Console& console) {
                                         "the deepest measurement (-d with -p or -n)"));
   std::vector<TokenId> tokens = random_tokens(n_tokens, model.info().n_vocab);
   if (!flags.file.empty()) {
-    VOLVELLE_ASSIGN_OR_RETURN(tokens, first_tokens(model, flags.file, n_tokens));
+    VOLVELLE_ASSIGN_OR_RETURN(tokens, first_tokens(model, flags.file, n_tokens, console));
   }
   SpeedOptions options;
   options.depths = flags.depths;
@@ -111,6 +112,11 @@ Result<Report> run(const SpeedFlags& flags, Console& console) {
   options.cancel = console.cancel();
   VOLVELLE_ASSIGN_OR_RETURN(const auto found,
                             run_speed(model, tokens, options, console.progress_sink()));
+  // 0 is every hardware thread, as in the library.
+  const int threads = flags.model.threads > 0
+                          ? flags.model.threads
+                          : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  console.note(fmt::format("measured with {} threads", threads));
   Json rows = Json::array();
   for (const SpeedRow& row : found) rows.push_back(row_json(row));
   return make_bench_report({{"model", model.info().path.string()},
@@ -119,7 +125,7 @@ Result<Report> run(const SpeedFlags& flags, Console& console) {
                             {"repetitions", flags.repetitions},
                             {"n_decode", flags.n_decode},
                             {"n_prefill", flags.n_prefill},
-                            {"threads", flags.model.threads},
+                            {"threads", threads},
                             {"ubatch", flags.model.ubatch}},
                            std::move(rows), flags.output);
 }

@@ -15,6 +15,7 @@
 #include "base/result_macros.hpp"
 #include "command.hpp"
 #include "options.hpp"
+#include "output_path.hpp"
 #include "text_input.hpp"
 #include "volvelle/io/atomic_file.hpp"
 #include "volvelle/io/safetensors.hpp"
@@ -39,9 +40,13 @@ void declare(CLI::App& app, CaptureFlags& flags) {
       ->required();
   app.add_option("-o,--output", flags.output, "Safetensors file to write")->required();
   app.add_option("--layers", flags.layers, "Layers to write, e.g. 3 or 0-5 (default: all)");
-  app.add_option("-c,--ctx-size,--tokens", flags.tokens,
-                 "Only the first so many tokens of the text (0: all)")
-      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40));
+  // Two options, so that an error names the one that was used.
+  const auto add_limit = [&](const std::string& names, const std::string& description) {
+    return app.add_option(names, flags.tokens, description)
+        ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40));
+  };
+  auto* tokens = add_limit("--tokens", "Only the first so many tokens of the text (0: all)");
+  add_limit("-c,--ctx-size", "The same as --tokens")->excludes(tokens);
 }
 
 // "3" or "0-5", inclusive.
@@ -206,13 +211,15 @@ Result<std::uint64_t> CaptureFile::finish() {
 
 Result<Report> run(const CaptureFlags& flags, Console& console) {
   VOLVELLE_ASSIGN_OR_RETURN(const MemorySpec spec, effective_spec(flags.memory));
-  VOLVELLE_ASSIGN_OR_RETURN(const TextInput input, read_text(flags.file));
-  VOLVELLE_ASSIGN_OR_RETURN(const Model model, load_model(flags.model, console));
+  VOLVELLE_ASSIGN_OR_RETURN(const TextInput input, read_text(flags.file, console));
+  VOLVELLE_ASSIGN_OR_RETURN(const auto model_path, find_input(flags.model.model, "models"));
+  VOLVELLE_RETURN_IF_ERROR(check_output(flags.output, {input.path, model_path}));
+  VOLVELLE_ASSIGN_OR_RETURN(const Model model, load_model(model_path, console));
   VOLVELLE_ASSIGN_OR_RETURN(auto text,
                             model.tokenizer().tokenize(input.text, {.add_special = true}));
   const auto text_tokens = static_cast<std::int64_t>(text.tokens.size());
-  if (flags.tokens > 0 && flags.tokens < text_tokens) {
-    text.tokens.resize(static_cast<std::size_t>(flags.tokens));
+  if (flags.tokens > 0) {
+    VOLVELLE_RETURN_IF_ERROR(keep_first_tokens(text.tokens, flags.tokens, input.path));
   }
   const auto n_tokens = static_cast<std::int64_t>(text.tokens.size());
   VOLVELLE_RETURN_IF_ERROR(
@@ -234,7 +241,8 @@ Result<Report> run(const CaptureFlags& flags, Console& console) {
                  {"model_fingerprint", model.info().fingerprint},
                  {"file", flags.output}},
                 fmt::format("captured {} of {} tokens with memory '{}'\nwrote {}, {}\n", n_tokens,
-                            text_tokens, to_string(spec), flags.output, human_bytes(file_bytes))};
+                            text_tokens, to_string(spec), escape_controls(flags.output),
+                            human_bytes(file_bytes))};
 }
 
 }  // namespace

@@ -3,32 +3,25 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cstdio>
 #include <utility>
+
+#include "output.hpp"
+#include "std_streams.hpp"
 
 namespace volvelle::cli {
 
 namespace {
 
-// Messages are one line by contract; a file name with a newline in it must not break that.
-std::string one_line(std::string_view text) {
-  std::string line(text);
-  std::replace_if(
-      line.begin(), line.end(), [](char c) { return c == '\n' || c == '\r'; }, ' ');
-  return line;
-}
-
 void write_line(std::string_view text) {
-  // One call per line, so that lines of several threads do not mix.
-  const std::string line = one_line(text) + "\n";
-  std::fwrite(line.data(), 1, line.size(), stderr);
+  // One call per line, so that lines of several threads do not mix. Messages are one line by
+  // contract; a file name with a newline in it must not break that.
+  write_stderr(escape_controls(text) + "\n");
 }
 
 }  // namespace
 
-Console::Console(std::string command, CommonFlags flags)
-    : command_(std::move(command)), flags_(flags) {}
+Console::Console(std::string command, CommonFlags flags, CancelToken cancel)
+    : command_(std::move(command)), flags_(flags), cancel_(std::move(cancel)) {}
 
 void Console::note(std::string_view message) {
   bar_.finish();
@@ -44,8 +37,13 @@ void Console::error(const Error& error) { note(fmt::format("{}: {}", command_, e
 void Console::stream(std::string_view text) {
   if (flags_.json || text.empty()) return;
   bar_.finish();
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
+  print(text);
+}
+
+int Console::print(std::string_view text) {
+  if (stdout_error_ == 0) stdout_error_ = write_stdout(text);
+  if (stdout_error_ != 0) cancel_.cancel();  // nobody gets what would still be computed
+  return stdout_error_;
 }
 
 LogSink Console::log_sink() {

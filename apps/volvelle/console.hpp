@@ -25,7 +25,7 @@ struct CommonFlags {
 /// One per run of the program. Its sinks refer to it and must not outlive it.
 class Console {
  public:
-  Console(std::string command, CommonFlags flags);
+  Console(std::string command, CommonFlags flags, CancelToken cancel);
 
   bool json() const noexcept { return flags_.json; }
   /// The token that Ctrl-C sets.
@@ -36,6 +36,10 @@ class Console {
   void error(const Error& error);       // "volvelle fold: ..."
   /// Text of an answer as it comes; nothing with --json.
   void stream(std::string_view text);
+  /// Writes to stdout; 0 or the errno of the first write that failed, now or earlier. After a
+  /// failure the token is set, because the output can not become complete any more.
+  int print(std::string_view text);
+  int stdout_error() const noexcept { return stdout_error_; }
 
   LogSink log_sink();            // engine messages: shown with -v only
   ProgressSink progress_sink();  // draws on stderr
@@ -45,6 +49,7 @@ class Console {
   std::string command_;
   CommonFlags flags_;
   CancelToken cancel_;
+  int stdout_error_ = 0;
   ProgressBar bar_;
 };
 

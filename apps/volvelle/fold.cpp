@@ -6,14 +6,16 @@
 // its rows never exist twice; a windowed one is saved at the end. The old file is replaced only
 // when the new one is complete. Cost: one pass of the model over the text.
 #include <fmt/format.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "base/result_macros.hpp"
 #include "command.hpp"
 #include "options.hpp"
+#include "output_path.hpp"
 #include "text_input.hpp"
+#include "volvelle/io/atomic_file.hpp"
 #include "volvelle/memory/memory_file.hpp"
 #include "volvelle/runtime/chat_format.hpp"
 
@@ -65,30 +67,6 @@ Status check_flags(const FoldFlags& flags) {
   return {};
 }
 
-// Finds out before the long work whether the file can be written at all, and protects the inputs.
-Status check_output(const fs::path& output, const fs::path& text, const fs::path& model) {
-  std::error_code ignored;
-  if (fs::equivalent(output, text, ignored) || fs::equivalent(output, model, ignored)) {
-    return usage_error(
-        fmt::format("-o {} is an input of this command: choose another name", output.string()));
-  }
-  if (fs::is_directory(output, ignored)) {
-    return usage_error(fmt::format("-o {} is a folder: give a file name", output.string()));
-  }
-  const fs::path folder = output.has_parent_path() ? output.parent_path() : fs::path(".");
-  if (!fs::is_directory(folder, ignored)) {
-    return Error{ErrorCode::kNotFound,
-                 fmt::format("writing {}: the folder {} does not exist: create it first",
-                             output.string(), folder.string())};
-  }
-  if (access(folder.c_str(), W_OK) != 0) {
-    return Error{ErrorCode::kIo, fmt::format("writing {}: the folder {} can not be written: choose "
-                                             "another one",
-                                             output.string(), folder.string())};
-  }
-  return {};
-}
-
 Result<ChatFormat> choose_format(const FoldFlags& flags, const Model& model) {
   if (!flags.chat_template.empty()) return make_chat_format(model, flags.chat_template);
   return make_chat_format(model, flags.format.empty() ? default_chat_format(model) : flags.format);
@@ -117,10 +95,27 @@ struct Folded {
   double seconds = 0;  // of the fold itself
 };
 
+// At least the size of the file that a windowed memory will become. It is reserved during the work,
+// so that a full disk is found before it.
+std::uint64_t windowed_file_bytes(const MemorySpec& spec, const MemoryRecord& record,
+                                  const StoreLayout& layout) {
+  constexpr std::uint64_t kHeaderBytes = std::uint64_t{1} << 20;
+  constexpr std::uint64_t kRecordBytesPerToken = 64;  // tokens, ranges, positions, checksums
+  const auto n_tokens = static_cast<std::int64_t>(record.tokens.size());
+  const WindowTerm window = spec.window.value_or(WindowTerm{});
+  const auto at_most_all = [&](std::int64_t rows) { return std::min(rows, n_tokens); };
+  // Two blocks more: the window ends anywhere in a block, and one block is kept to spare.
+  const std::int64_t rows = at_most_all(at_most_all(spec.sink.value_or(0)) +
+                                        at_most_all(window.tokens) + 2 * at_most_all(window.block));
+  return static_cast<std::uint64_t>(rows) * layout.bytes_per_token() + record.text.size() +
+         kRecordBytesPerToken * static_cast<std::uint64_t>(n_tokens) + kHeaderBytes;
+}
+
 Result<Folded> fold_to_file(Session& session, const MemorySpec& spec, const MemoryRecord& record,
                             const fs::path& output, Console& console) {
   VOLVELLE_ASSIGN_OR_RETURN(ContextMemory memory, session.begin(spec));
   std::optional<MemoryFileWriter> writer;
+  std::optional<AtomicFile> reserved;
   if (spec.keeps_everything()) {
     std::vector<Position> positions;
     for (std::size_t i = 0; i < record.tokens.size(); ++i) {
@@ -129,6 +124,9 @@ Result<Folded> fold_to_file(Session& session, const MemorySpec& spec, const Memo
     VOLVELLE_ASSIGN_OR_RETURN(
         writer, MemoryFileWriter::create(output, record, session.layout(), positions));
     VOLVELLE_RETURN_IF_ERROR(memory.write_into(writer->rows()));
+  } else {
+    VOLVELLE_ASSIGN_OR_RETURN(
+        reserved, AtomicFile::create(output, windowed_file_bytes(spec, record, session.layout())));
   }
   Folded folded;
   const auto start = std::chrono::steady_clock::now();
@@ -137,6 +135,7 @@ Result<Folded> fold_to_file(Session& session, const MemorySpec& spec, const Memo
   for (const auto& [begin, end] : memory.rows_to_keep()) {
     folded.kv_bytes += static_cast<std::uint64_t>(end - begin) * session.layout().bytes_per_token();
   }
+  reserved.reset();  // the space is needed for the file itself now
   VOLVELLE_ASSIGN_OR_RETURN(folded.file_bytes, writer ? writer->finish(console.progress_sink())
                                                       : save_memory(output, record, memory));
   return folded;
@@ -164,16 +163,16 @@ Report make_report(const MemoryRecord& record, const Folded& folded, const std::
       "memory '{}', format {}, {} of rows\n"
       "wrote {}, {}\n",
       n_tokens, depth, record.chunk, folded.seconds, rate, record.spec, record.chat_format,
-      human_bytes(folded.kv_bytes), output, human_bytes(folded.file_bytes));
+      human_bytes(folded.kv_bytes), escape_controls(output), human_bytes(folded.file_bytes));
   return report;
 }
 
 Result<Report> run(const FoldFlags& flags, Console& console) {
   VOLVELLE_RETURN_IF_ERROR(check_flags(flags));
   VOLVELLE_ASSIGN_OR_RETURN(const MemorySpec spec, effective_spec(flags.memory));
-  VOLVELLE_ASSIGN_OR_RETURN(TextInput input, read_text(flags.files.front()));
+  VOLVELLE_ASSIGN_OR_RETURN(TextInput input, read_text(flags.files.front(), console));
   VOLVELLE_ASSIGN_OR_RETURN(const fs::path model_path, find_input(flags.model.model, "models"));
-  VOLVELLE_RETURN_IF_ERROR(check_output(flags.output, input.path, model_path));
+  VOLVELLE_RETURN_IF_ERROR(check_output(flags.output, {input.path, model_path}));
 
   VOLVELLE_ASSIGN_OR_RETURN(const Model model, load_model(model_path, console));
   VOLVELLE_ASSIGN_OR_RETURN(const std::int64_t limit, context_limit(flags.model, model));

@@ -50,7 +50,7 @@ Result<Generated> generate_text(Session& session, ContextMemory& memory,
   const bool sampled = generation.first_token_seconds > 0;  // with -n 0 all time goes to the prompt
   result.prompt_ms = sampled ? early_ms + generation.first_token_seconds * 1e3 : total_ms;
   result.predicted_ms = total_ms - result.prompt_ms;
-  result.first_token_ms = milliseconds_since_program_start() - result.predicted_ms;
+  if (sampled) result.first_token_ms = milliseconds_since_program_start() - result.predicted_ms;
   if (room_decides && generation.stop_reason == "limit") result.generation.stop_reason = "context";
   return result;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <span>
 
 #include "options.hpp"
@@ -17,9 +18,9 @@ double milliseconds_since_program_start();
 
 struct Generated {
   Generation generation;
-  double prompt_ms = 0;       // reading the prompt, up to the first sampled token
-  double first_token_ms = 0;  // from the start of the program
-  double predicted_ms = 0;    // everything after the first token
+  double prompt_ms = 0;                  // reading the prompt, up to the first sampled token
+  std::optional<double> first_token_ms;  // from the start of the program; nothing with -n 0
+  double predicted_ms = 0;               // everything after the first token
 };
 
 struct GenerateRequest {

@@ -33,13 +33,10 @@ void declare(CLI::App& app, InspectFlags& flags) {
   app.add_option("FILE", flags.file,
                  "GGUF, memory file or capture; also the name of one in the cache folder's models/")
       ->required();
-  app.add_flag("--verify", flags.verify,
-               "Check everything that is in the file (exit 3 if damaged)");
-}
-
-template <class T>
-Json json_or_null(const std::optional<T>& value) {
-  return value ? Json(*value) : Json();
+  app.add_flag(
+      "--verify", flags.verify,
+      "Memory files: every block's checksum, and that the memory can be restored; GGUF and "
+      "captures: the structure alone, they hold no checksums (exit 3 if damaged or unusable)");
 }
 
 Json metadata_json(const GgufFile& gguf) {
@@ -106,9 +103,25 @@ Json layers_json(const StoreLayout& layout) {
   return layers;
 }
 
+// Intact bytes are not enough: the spec must be one of this version's, and the rows those it keeps.
+Status require_usable(MemoryFile& file, const fs::path& path, Console& console) {
+  VOLVELLE_RETURN_IF_ERROR(file.verify_rows(console.progress_sink()));
+  const auto check = [&]() -> Status {
+    VOLVELLE_ASSIGN_OR_RETURN(const MemorySpec spec, parse_memory_spec(file.record().spec));
+    VOLVELLE_RETURN_IF_ERROR(require_supported(spec));
+    const auto restored = file.restore();
+    return restored.ok() ? Status() : Status(restored.error());
+  };
+  const Status usable = check();
+  if (usable.ok()) return {};
+  return Error{ErrorCode::kVerification,
+               fmt::format("verifying {}: its bytes are intact, but it can not be used: {}",
+                           path.string(), usable.error().message)};
+}
+
 Result<Report> inspect_memory(const fs::path& path, bool verify, Console& console) {
   VOLVELLE_ASSIGN_OR_RETURN(MemoryFile file, MemoryFile::open(path));
-  if (verify) VOLVELLE_RETURN_IF_ERROR(file.verify_rows(console.progress_sink()));
+  if (verify) VOLVELLE_RETURN_IF_ERROR(require_usable(file, path, console));
   const MemoryRecord& record = file.record();
   const StoreLayout& layout = file.layout();
   Report report;
@@ -153,7 +166,8 @@ Report inspect_tensors(const fs::path& path, const SafetensorsHeader& header, bo
   Json tensors = Json::array();
   for (const TensorEntry& tensor : header.tensors) {
     tensors.push_back({{"name", tensor.name}, {"dtype", tensor.dtype}, {"shape", tensor.shape}});
-    report.text += fmt::format("{} {} {}\n", tensor.name, tensor.dtype, to_line(tensor.shape));
+    report.text += fmt::format("{} {} {}\n", escape_controls(tensor.name), tensor.dtype,
+                               to_line(tensor.shape));
   }
   report.json["tensors"] = std::move(tensors);
   return report;
@@ -184,8 +198,11 @@ Result<Report> inspect_file(const fs::path& path, bool verify, Console& console)
 Result<Report> run(const InspectFlags& flags, Console& console) {
   VOLVELLE_ASSIGN_OR_RETURN(const fs::path path, find_input(flags.file, "models"));
   Result<Report> report = inspect_file(path, flags.verify, console);
-  const bool damaged = !report.ok() && report.error().code == ErrorCode::kCorrupt;
-  if (flags.verify && damaged) return Error{ErrorCode::kVerification, report.error().message};
+  if (!flags.verify || report.ok()) return report;
+  const ErrorCode code = report.error().code;
+  const bool unusable = code == ErrorCode::kCorrupt || code == ErrorCode::kUnsupported ||
+                        code == ErrorCode::kMismatch;
+  if (unusable) return Error{ErrorCode::kVerification, report.error().message};
   return report;
 }
 

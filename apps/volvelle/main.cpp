@@ -7,12 +7,15 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
+#include <cerrno>
 #include <exception>
+#include <sstream>
+#include <system_error>
 
 #include "command.hpp"
 #include "options.hpp"
 #include "signals.hpp"
+#include "std_streams.hpp"
 
 namespace volvelle::cli {
 
@@ -40,36 +43,80 @@ int exit_code(ErrorCode code) {
   }
 }
 
-// True if everything reached stdout; a full disk behind a redirection must not look like success.
-bool print_stdout(const std::string& text) {
-  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
-  return std::fflush(stdout) == 0 && written && std::ferror(stdout) == 0;
+// The exit code for a failed write to stdout: a full disk behind a redirection must not look like
+// success. A reader that went away knows why, so nothing is said then.
+int fail_output(Console& console, int error) {
+  if (error == EINTR) {
+    console.error({ErrorCode::kCancelled, "writing stdout: interrupted"});
+    return kInterrupted;
+  }
+  if (error != EPIPE) {
+    console.error({ErrorCode::kIo, fmt::format("writing stdout failed ({}): the output is not "
+                                               "complete",
+                                               std::generic_category().message(error))});
+  }
+  return kFailed;
+}
+
+int print_all(Console& console, const std::string& text) {
+  const int error = console.print(text);
+  return error == 0 ? 0 : fail_output(console, error);
 }
 
 int fail(Console& console, const Error& error) {
   console.error(error);
   if (console.json()) {
     const Json object = {{"code", to_string(error.code)}, {"message", error.message}};
-    print_stdout(to_line({{"error", object}}) + "\n");
+    console.print(to_line({{"error", object}}) + "\n");
   }
   return exit_code(error.code);
 }
 
-int print_version(bool json) {
+int print_version(Console& console) {
   const Json object = {{"version", VOLVELLE_VERSION}, {"engine", engine_version()}};
   const std::string text = fmt::format("volvelle {}, {}\n", VOLVELLE_VERSION, engine_version());
-  return print_stdout(json ? to_line(object) + "\n" : text) ? 0 : kFailed;
+  return print_all(console, console.json() ? to_line(object) + "\n" : text);
+}
+
+// The words at the start of the arguments: {"fold"}, {"bench", "speed"}; flags without a value may
+// stand between them.
+std::vector<std::string> command_names(const std::vector<std::string>& arguments) {
+  constexpr std::array kBareFlags{"--json", "--verbose", "-v", "--help", "-h"};
+  std::vector<std::string> names;
+  for (const std::string& argument : arguments) {
+    const auto same = [&](const char* flag) { return argument == flag; };
+    if (std::any_of(kBareFlags.begin(), kBareFlags.end(), same)) continue;
+    if (argument.empty() || argument[0] == '-') break;
+    names.push_back(argument);
+    if (names.size() == 2 || argument != "bench") break;
+  }
+  return names;
 }
 
 // "volvelle fold", as far as the arguments say; for errors found while parsing.
-std::string command_of(const std::vector<std::string>& arguments) {
+std::string command_of(const std::vector<std::string>& names) {
   std::string command = "volvelle";
-  for (std::size_t i = 0; i < arguments.size() && i < 2; ++i) {
-    const bool is_name = !arguments[i].empty() && arguments[i][0] != '-';
-    if (!is_name || (i == 1 && arguments[0] != "bench")) break;
-    command.append(" ").append(arguments[i]);
-  }
+  for (const std::string& name : names) command.append(" ").append(name);
   return command;
+}
+
+// What to say about a command that does not exist; empty if all do.
+std::string unknown_command(CLI::App& app, const std::vector<std::string>& names) {
+  CLI::App* parent = &app;
+  for (const std::string& name : names) {
+    std::string known;
+    CLI::App* found = nullptr;
+    for (CLI::App* sub : parent->get_subcommands([](CLI::App*) { return true; })) {
+      known.append(known.empty() ? "" : ", ").append(sub->get_name());
+      if (sub->get_name() == name) found = sub;
+    }
+    if (found == nullptr) {
+      return fmt::format("'{}' is not a {}command: use one of {}", name,
+                         parent == &app ? "" : parent->get_name() + " ", known);
+    }
+    parent = found;
+  }
+  return {};
 }
 
 template <std::size_t N>
@@ -100,25 +147,26 @@ void declare_program(CLI::App& app, Selected& selected) {
       "130 interrupted.");
 }
 
-int run_action(const Selected& selected) {
-  Console console(selected.command, selected.flags);
-  cancel_on_signals(console.cancel());
+int run_action(const Selected& selected, const CancelToken& cancel) {
+  Console console(selected.command, selected.flags, cancel);
   Result<Report> result = selected.action(console);
   console.end_progress();
+  // First, because streaming into nowhere stops the action, which then reports an interruption.
+  if (console.stdout_error() != 0) return fail_output(console, console.stdout_error());
   if (!result.ok()) return fail(console, result.error());
   const Report& report = *result;
   const std::string text = console.json() ? to_line(report.json) + "\n" : report.text;
-  if (print_stdout(text)) return 0;
-  return fail(console, {ErrorCode::kIo, "writing stdout failed: the output is not complete"});
+  return print_all(console, text);
 }
 
-int run_program(int argc, char** argv) {
+int run_program(int argc, char** argv, const CancelToken& cancel) {
   const std::vector<std::string> given(argv + 1, argv + argc);
   // Known before parsing, so that even an error of parsing keeps the promise of one JSON object.
   const auto options_end = std::find(given.begin(), given.end(), "--");
   const bool json = std::find(given.begin(), options_end, "--json") != options_end;
-  Console console(command_of(given), {.json = json});
-  if (is_later_command(given)) return fail(console, usage_error("this version does not have it"));
+  const std::vector<std::string> names = command_names(given);
+  Console console(command_of(names), {.json = json}, cancel);
+  if (is_later_command(names)) return fail(console, usage_error("this version does not have it"));
 
   CLI::App app("Long-context memory for language models: llama.cpp computes, Volvelle remembers.",
                "volvelle");
@@ -126,18 +174,25 @@ int run_program(int argc, char** argv) {
   declare_program(app, selected);
   // Without a subcommand and with unknown flags --version must still work, as in other programs.
   const bool version = std::find(given.begin(), options_end, "--version") != options_end;
-  if (version) return print_version(json);
+  if (version) return print_version(console);
   app.require_subcommand(1);
+  const std::string unknown = unknown_command(app, names);
+  if (!unknown.empty()) {
+    Console top("volvelle", {.json = json}, cancel);
+    return fail(top, usage_error(unknown));
+  }
   try {
     auto arguments = expand_short_flags(given);
     std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back
     app.parse(arguments);
   } catch (const CLI::Success& help) {
-    return app.exit(help);
+    std::ostringstream text;
+    app.exit(help, text, text);
+    return print_all(console, text.str());
   } catch (const CLI::ParseError& error) {
     return fail(console, usage_error(error.what()));
   }
-  return run_action(selected);
+  return run_action(selected, cancel);
 }
 
 }  // namespace
@@ -145,10 +200,15 @@ int run_program(int argc, char** argv) {
 }  // namespace volvelle::cli
 
 int main(int argc, char** argv) {
+  const volvelle::CancelToken cancel = volvelle::cli::cancel_on_signals();
+  volvelle::cli::open_missing_streams();
   try {
-    return volvelle::cli::run_program(argc, argv);
+    return volvelle::cli::run_program(argc, argv, cancel);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "volvelle: internal error: {}\n", error.what());
+    // In pieces: putting them together could throw once more.
+    volvelle::cli::write_stderr("volvelle: internal error: ");
+    volvelle::cli::write_stderr(error.what());
+    volvelle::cli::write_stderr("\n");
     return 1;
   }
 }

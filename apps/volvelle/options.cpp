@@ -31,6 +31,22 @@ CLI::Validator finite_range(double low, double high) {
       fmt::format("{}-{}", low, high), "range");
 }
 
+// Whether the text of a valid spec names the type of keys ('k') or values ('v') itself; the parsed
+// spec holds defaults as well.
+bool names_type(const std::string& spec, char key) {
+  std::string term;  // what stands in kv(...), without blanks, outside quoted paths
+  bool quoted = false;
+  for (std::size_t i = 0; i < spec.size(); ++i) {
+    if (spec[i] == '"' && (i == 0 || spec[i - 1] != '\\')) quoted = !quoted;
+    if (!quoted && spec[i] != ' ' && spec[i] != '\t') term += spec[i];
+  }
+  const std::size_t begin = term.find("kv(");
+  if (begin == std::string::npos) return false;
+  const std::string arguments = term.substr(begin + 2, term.find(')', begin) - begin - 2);
+  return arguments.find(std::string("(") + key + "=") != std::string::npos ||
+         arguments.find(std::string(",") + key + "=") != std::string::npos;
+}
+
 // Sets one storage type of the spec from its flag.
 Status merge_type(const std::string& flag_value, const char* flag, bool spec_says,
                   std::string& spec_value) {
@@ -135,10 +151,9 @@ Result<MemorySpec> effective_spec(const MemoryFlags& flags) {
   if (!parsed.ok()) return usage_error(parsed.error().message);
   MemorySpec spec = std::move(parsed).value();
   if (!flags.type_k.empty() || !flags.type_v.empty()) {
-    const bool spec_says = spec.kv.has_value();
     KvTerm kv = spec.kv.value_or(KvTerm{});
-    VOLVELLE_RETURN_IF_ERROR(merge_type(flags.type_k, "-ctk", spec_says, kv.k));
-    VOLVELLE_RETURN_IF_ERROR(merge_type(flags.type_v, "-ctv", spec_says, kv.v));
+    VOLVELLE_RETURN_IF_ERROR(merge_type(flags.type_k, "-ctk", names_type(flags.spec, 'k'), kv.k));
+    VOLVELLE_RETURN_IF_ERROR(merge_type(flags.type_v, "-ctv", names_type(flags.spec, 'v'), kv.v));
     spec.kv = kv == KvTerm{} ? std::optional<KvTerm>() : std::optional(kv);
   }
   // A term of the grammar that is not built is a wrong flag to the user, not a failed run.

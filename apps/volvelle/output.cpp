@@ -13,7 +13,7 @@ namespace volvelle::cli {
 namespace {
 
 std::string scalar(const Json& value) {
-  if (value.is_string()) return value.get<std::string>();
+  if (value.is_string()) return escape_controls(value.get_ref<const std::string&>());
   if (value.is_number_float()) return fmt::format("{:.6g}", value.get<double>());
   if (value.is_null()) return "";
   return to_line(value);
@@ -63,6 +63,25 @@ std::string csv(const Cells& cells) {
 }
 
 }  // namespace
+
+std::string escape_controls(std::string_view text) {
+  std::string escaped;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
+    if (byte == '\n') {
+      escaped += "\\n";
+    } else if (byte < 0x20 || byte == 0x7F) {
+      escaped += fmt::format("\\x{:02x}", byte);
+    } else if (byte == 0xC2 && next >= 0x80 && next < 0xA0) {  // U+0080 to U+009F in UTF-8
+      escaped += fmt::format("\\u{:04x}", next);
+      ++i;
+    } else {
+      escaped += text[i];
+    }
+  }
+  return escaped;
+}
 
 std::string to_line(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);

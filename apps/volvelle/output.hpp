@@ -2,7 +2,9 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <string_view>
 
 namespace volvelle::cli {
 
@@ -14,6 +16,14 @@ struct Report {
   Json json;
   std::string text;
 };
+
+template <class T>
+Json json_or_null(const std::optional<T>& value) {
+  return value ? Json(*value) : Json();
+}
+
+/// For people: control characters, which a terminal would obey, as \n or \x1b.
+std::string escape_controls(std::string_view text);
 
 /// One line of JSON. Names of files need not be UTF-8; their bad bytes come out as U+FFFD.
 std::string to_line(const Json& json);

@@ -5,7 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
+
+#include "std_streams.hpp"
 
 namespace volvelle::cli {
 
@@ -62,17 +63,16 @@ void ProgressBar::update(const Progress& progress) {
   last_drawn_ = now;
   const auto text = describe(progress, std::chrono::duration<double>(now - phase_start_).count());
   if (terminal_) {
-    fmt::print(stderr, "\r\x1b[K{}", text);  // \x1b[K erases what a longer line left
+    write_stderr(fmt::format("\r\x1b[K{}", text));  // \x1b[K erases what a longer line left
     line_open_ = true;
   } else {
-    fmt::print(stderr, "{}\n", text);
+    write_stderr(text + "\n");
   }
-  std::fflush(stderr);
 }
 
 void ProgressBar::finish() {
   if (line_open_) {
-    std::fputc('\n', stderr);
+    write_stderr("\n");
     line_open_ = false;
   }
   phase_.clear();

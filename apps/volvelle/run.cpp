@@ -34,19 +34,21 @@ void declare(CLI::App& app, RunFlags& flags) {
   source->require_option(1);
 }
 
-Result<std::string> read_prompt(const RunFlags& flags) {
+Result<std::string> read_prompt(const RunFlags& flags, Console& console) {
   if (!flags.file.empty()) {
-    VOLVELLE_ASSIGN_OR_RETURN(TextInput input, read_text(flags.file));
+    VOLVELLE_ASSIGN_OR_RETURN(TextInput input, read_text(flags.file, console));
     return std::move(input.text);
   }
   const Status usable = check_text(flags.prompt, "the prompt");
   if (!usable.ok()) return usage_error(usable.error().message);
-  return flags.prompt;
+  std::string prompt = flags.prompt;
+  drop_byte_order_mark(prompt, "the prompt", console);
+  return prompt;
 }
 
 Result<Report> run(const RunFlags& flags, Console& console) {
   VOLVELLE_ASSIGN_OR_RETURN(const MemorySpec spec, effective_spec(flags.memory));
-  VOLVELLE_ASSIGN_OR_RETURN(const std::string prompt, read_prompt(flags));
+  VOLVELLE_ASSIGN_OR_RETURN(const std::string prompt, read_prompt(flags, console));
   const auto load_start = std::chrono::steady_clock::now();
   VOLVELLE_ASSIGN_OR_RETURN(const Model model, load_model(flags.model, console));
   const double load_ms = milliseconds_since(load_start);
@@ -79,7 +81,7 @@ Result<Report> run(const RunFlags& flags, Console& console) {
                  {"timings",
                   {{"load_ms", load_ms},
                    {"prompt_ms", result.prompt_ms},
-                   {"first_token_ms", result.first_token_ms},
+                   {"first_token_ms", json_or_null(result.first_token_ms)},
                    {"predicted_ms", result.predicted_ms}}}},
                 ""};
 }

@@ -1,7 +1,8 @@
-// The handler stores to one lock-free atomic and does nothing else: all that is safe in a handler.
+// The handler stores to one lock-free atomic and restores default actions: both are safe in it.
 #include "signals.hpp"
 
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 
 namespace volvelle::cli {
@@ -12,20 +13,34 @@ static_assert(std::atomic<bool>::is_always_lock_free);
 std::atomic<std::atomic<bool>*> cancel_flag{nullptr};
 static_assert(std::atomic<std::atomic<bool>*>::is_always_lock_free);
 
-extern "C" void on_signal(int) {
+void set_action(int number, void (*handler)(int)) {
+  struct sigaction action = {};
+  action.sa_handler = handler;
+  sigaction(number, &action, nullptr);  // no SA_RESTART: a blocked read has to return
+}
+
+extern "C" void on_signal(int number) {
+  const int kept = errno;
   if (std::atomic<bool>* flag = cancel_flag.load(std::memory_order_relaxed)) flag->store(true);
+  set_action(SIGINT, SIG_DFL);
+  set_action(SIGTERM, SIG_DFL);
+  if (number == SIGHUP) set_action(SIGHUP, SIG_DFL);
+  errno = kept;
 }
 
 }  // namespace
 
-void cancel_on_signals(const CancelToken& token) {
-  static CancelToken kept = token;  // a copy shares the flag and keeps it alive until exit
-  cancel_flag.store(&kept.flag());
-  struct sigaction action = {};
-  action.sa_handler = on_signal;
-  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
+CancelToken cancel_on_signals() {
+  static CancelToken token;  // copies share the flag, and this one keeps it alive until exit
+  cancel_flag.store(&token.flag());
+  set_action(SIGPIPE, SIG_IGN);
+  set_action(SIGXFSZ, SIG_IGN);
+  set_action(SIGINT, on_signal);
+  set_action(SIGTERM, on_signal);
+  struct sigaction hangup = {};
+  sigaction(SIGHUP, nullptr, &hangup);
+  if (hangup.sa_handler != SIG_IGN) set_action(SIGHUP, on_signal);  // nohup ignores it
+  return token;
 }
 
 }  // namespace volvelle::cli

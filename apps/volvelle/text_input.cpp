@@ -3,11 +3,38 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+
 #include "base/result_macros.hpp"
 #include "volvelle/attention/fold.hpp"
 #include "volvelle/io/atomic_file.hpp"
 
 namespace volvelle::cli {
+
+namespace {
+
+constexpr std::string_view kByteOrderMark = "\uFEFF";
+
+// White space and characters that show nothing.
+constexpr std::array<std::string_view, 32> kBlanks{
+    " ",      "\t",     "\r",     "\n",     "\v",     "\f",     "\xC2\x85", "\u00A0",
+    "\u1680", "\u2000", "\u2001", "\u2002", "\u2003", "\u2004", "\u2005",   "\u2006",
+    "\u2007", "\u2008", "\u2009", "\u200A", "\u200B", "\u200C", "\u200D",   "\u2028",
+    "\u2029", "\u202F", "\u205F", "\u2060", "\u3000", "\uFEFF", "\u180E",   "\u00AD"};
+
+bool is_blank(std::string_view text) {
+  while (!text.empty()) {
+    const auto found = std::find_if(kBlanks.begin(), kBlanks.end(), [&](std::string_view blank) {
+      return text.substr(0, blank.size()) == blank;
+    });
+    if (found == kBlanks.end()) return false;
+    text.remove_prefix(found->size());
+  }
+  return true;
+}
+
+}  // namespace
 
 Status check_text(std::string_view text, std::string_view what) {
   const auto refuse = [&](const std::string& why) {
@@ -22,34 +49,49 @@ Status check_text(std::string_view text, std::string_view what) {
   if (bad != std::string_view::npos) {
     return refuse(fmt::format("byte {} is not valid UTF-8: convert the text to UTF-8", bad));
   }
-  if (text.find_first_not_of(" \t\r\n\v\f") == std::string_view::npos) {
-    return refuse("the text is empty");
-  }
+  if (is_blank(text)) return refuse("the text is empty");
   return {};
 }
 
-Result<TextInput> read_text(const std::string& name) {
+void drop_byte_order_mark(std::string& text, std::string_view what, Console& console) {
+  if (text.compare(0, kByteOrderMark.size(), kByteOrderMark) != 0) return;
+  text.erase(0, kByteOrderMark.size());
+  console.note(fmt::format("note: the byte order mark at the start of {} is left out", what));
+}
+
+Result<TextInput> read_text(const std::string& name, Console& console) {
   VOLVELLE_ASSIGN_OR_RETURN(auto path, find_input(name, "texts"));
+  // Before a read that may wait for a pipe: a signal that came already will not interrupt it.
+  if (console.cancel().cancelled()) {
+    return Error{ErrorCode::kCancelled, fmt::format("reading {}: interrupted", path.string())};
+  }
   VOLVELLE_ASSIGN_OR_RETURN(auto text, read_text_file(path));
   VOLVELLE_RETURN_IF_ERROR(check_text(text, path.string()));
+  drop_byte_order_mark(text, path.string(), console);
   return TextInput{std::move(path), std::move(text)};
 }
 
-Result<std::vector<TokenId>> first_tokens(const Model& model, const std::string& name,
-                                          std::int64_t n) {
-  VOLVELLE_RETURN_IF_ERROR(require_room(n, model.info().context_length, model, "--tokens"));
-  VOLVELLE_ASSIGN_OR_RETURN(const auto input, read_text(name));
-  VOLVELLE_ASSIGN_OR_RETURN(auto text,
-                            model.tokenizer().tokenize(input.text, {.add_special = true}));
-  const auto available = static_cast<std::int64_t>(text.tokens.size());
+Status keep_first_tokens(std::vector<TokenId>& tokens, std::int64_t n,
+                         const std::filesystem::path& path) {
+  const auto available = static_cast<std::int64_t>(tokens.size());
   if (available < n) {
     return Error{
         ErrorCode::kInvalidArgument,
         fmt::format("reading {}: it has {} tokens, {} are needed: use a longer text or fewer "
                     "tokens",
-                    input.path.string(), available, n)};
+                    path.string(), available, n)};
   }
-  text.tokens.resize(static_cast<std::size_t>(n));
+  tokens.resize(static_cast<std::size_t>(n));
+  return {};
+}
+
+Result<std::vector<TokenId>> first_tokens(const Model& model, const std::string& name,
+                                          std::int64_t n, Console& console) {
+  VOLVELLE_RETURN_IF_ERROR(require_room(n, model.info().context_length, model, "--tokens"));
+  VOLVELLE_ASSIGN_OR_RETURN(const auto input, read_text(name, console));
+  VOLVELLE_ASSIGN_OR_RETURN(auto text,
+                            model.tokenizer().tokenize(input.text, {.add_special = true}));
+  VOLVELLE_RETURN_IF_ERROR(keep_first_tokens(text.tokens, n, input.path));
   return std::move(text.tokens);
 }
 

@@ -12,21 +12,29 @@
 
 namespace volvelle::cli {
 
-/// UTF-8 text without NUL bytes and with at least one character that is not white space.
+/// UTF-8 text without NUL bytes and with at least one character that is visible.
 /// `what` names it in errors ("moby.txt", "the question").
 Status check_text(std::string_view text, std::string_view what);
+
+/// Removes a byte order mark at the start, with a note that names `what`.
+void drop_byte_order_mark(std::string& text, std::string_view what, Console& console);
 
 struct TextInput {
   std::filesystem::path path;
   std::string text;
 };
-/// `name`: a path, or the name of a file in the cache folder's texts/.
-Result<TextInput> read_text(const std::string& name);
+/// `name`: a path, or the name of a file in the cache folder's texts/. A byte order mark at the
+/// start is left out, with a note.
+Result<TextInput> read_text(const std::string& name, Console& console);
+
+/// Cuts the tokens of the text in `path` to the first `n`; fewer are an error.
+Status keep_first_tokens(std::vector<TokenId>& tokens, std::int64_t n,
+                         const std::filesystem::path& path);
 
 /// The first `n` tokens of a text as a raw document (BOS as the model wants it); fewer are an
 /// error.
 Result<std::vector<TokenId>> first_tokens(const Model& model, const std::string& name,
-                                          std::int64_t n);
+                                          std::int64_t n, Console& console);
 
 /// Refuses `n_tokens` of `what` that do not fit into `limit`; both numbers are in the error.
 Status require_room(std::int64_t n_tokens, std::int64_t limit, const Model& model,

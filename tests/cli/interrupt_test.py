@@ -33,7 +33,7 @@ def interrupt(command, folder, number):
     return process.returncode, time.monotonic() - sent, out, err
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("spec", ["full", "sink(4)+window(256)"])
 def test_interrupted_fold_leaves_the_old_file(long_text, tmp_path, number, spec):
     memory = tmp_path / "m.vmem"
@@ -67,6 +67,38 @@ def test_interrupt_with_json_is_one_object(long_text, tmp_path):
                                  "-t", 1, "--json"], tmp_path, signal.SIGINT)
     assert code == 130
     assert b'"cancelled"' in out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("writer", [False, True])
+def test_waiting_for_a_pipe_can_be_interrupted(tmp_path, number, writer):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    # With a writer the read blocks, without one already the opening of the file.
+    held = os.open(pipe, os.O_RDWR) if writer else None
+    process = subprocess.Popen([program(), "fold", "-m", WIRED, "-f", pipe, "-o",
+                                tmp_path / "m.vmem"], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE)
+    time.sleep(0.5)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=5)
+    if held is not None:
+        os.close(held)
+    assert process.returncode == 130, err
+    assert out == b"" and err.count(b"\n") == 1
+    assert os.listdir(tmp_path) == ["pipe"]
+
+
+def test_hangup_is_ignored_under_nohup(tmp_path):
+    (tmp_path / "t.txt").write_text(wired_text(3000))
+    process = subprocess.Popen([program(), "fold", "-m", WIRED, "-f", tmp_path / "t.txt", "-o",
+                                tmp_path / "m.vmem", "-t", "1"], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE,
+                               preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    time.sleep(0.2)
+    process.send_signal(signal.SIGHUP)
+    assert b"folded 3001 tokens" in process.communicate(timeout=60)[0]
+    assert process.returncode == 0
 
 
 def test_progress_is_plain_lines_in_a_pipe(tmp_path):
