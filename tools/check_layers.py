@@ -23,7 +23,9 @@ LIBRARIES = {
     "fmt": r"fmt/",
 }
 STANDARD = re.compile(r"[a-z_0-9]+$")  # <vector>, <cstdint>
-PLATFORM = re.compile(r"(sys|linux)/\w+\.h$|(unistd|fcntl|signal|sched|pthread|time|errno|termios)\.h$")
+PLATFORM = re.compile(
+    r"(sys|linux)/\w+\.h$|(dlfcn|unistd|fcntl|signal|sched|pthread|time|errno|termios)\.h$"
+)
 
 
 def parse_table(text):
