@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything Volvelle needs, on a fresh Debian 12 or Ubuntu 22.04 and later. Idempotent: seconds when
+# Everything Volvelle needs, on a fresh Debian 12 or Ubuntu 24.04 and later. Idempotent: seconds when
 # all is there.
 #
 #   scripts/setup.sh          packages, .venv with llama.cpp, models and texts in the cache folder
