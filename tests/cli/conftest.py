@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import random
+import signal
 import subprocess
 
 import pytest
@@ -17,6 +18,9 @@ CACHE = pathlib.Path(os.environ.get("VOLVELLE_CACHE", pathlib.Path.home() / ".ca
 SMOL = "smollm2-135m-instruct-q4_1.gguf"
 WIRED = "wired-retriever.gguf"
 FACTS = "f00 k17 v42 f03 k05 v11 f01 k40 v63 f02"
+
+# Programs inherit ignored signals, and a run under nohup ignores this one; the tests decide themselves.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def program():
