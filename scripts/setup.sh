@@ -181,6 +181,20 @@ make_wired_retriever() {
   "$python" tools/make_wired_retriever.py "$cache/models/wired-retriever.gguf"
 }
 
+# Made again when the tool changes; each file is replaced at once, and what is no longer made goes.
+make_tiny_models() {
+  local folder=$cache/models/tiny made_by file names
+  made_by=$(cat tools/make_tiny_models.py tools/tiny_models/*.py | sha256sum)
+  [[ $(cat "$folder/.made-by" 2>/dev/null) == "$made_by" ]] && return
+  say "making tiny models of many architectures (random weights, part of this project)"
+  "$python" tools/make_tiny_models.py "$folder"
+  names=$("$python" tools/make_tiny_models.py --list)
+  for file in "$folder"/*.gguf; do
+    grep -qxF "$(basename "$file" .gguf)" <<< "$names" || rm "$file"
+  done
+  printf '%s\n' "$made_by" > "$folder/.made-by"
+}
+
 fetch_texts() {
   local name folder complete=1
   for name in emma mansfieldpark northangerabbey persuasion prideprejudice sensesensibility; do
@@ -212,7 +226,7 @@ main() {
   exec 9> "$cache/.lock"
   flock -n 9 || { say "another setup is running, waiting for it"; flock 9; }
   # What a killed run left behind.
-  rm -rf "$cache"/.fetch.* "$cache"/wheels/.partial.* "$cache"/*/.*.partial
+  rm -rf "$cache"/.fetch.* "$cache"/wheels/.partial.* "$cache"/*/.*.partial "$cache"/*/*/.*.partial
   make_venv
   install_llama
   fetch_smollm2
@@ -220,6 +234,7 @@ main() {
   make_f32 smollm2-135m-instruct-q4_1.gguf smollm2-135m-instruct-f32.gguf
   make_f32 gemma-3-270m-q4_k_m.gguf gemma-3-270m-f32.gguf
   make_wired_retriever
+  make_tiny_models
   fetch_texts
   say "ready; models and texts are in $cache"
 }
