@@ -95,49 +95,30 @@ struct Folded {
   double seconds = 0;  // of the fold itself
 };
 
-// At least the size of the file that a windowed memory will become. It is reserved during the work,
-// so that a full disk is found before it.
-std::uint64_t windowed_file_bytes(const MemorySpec& spec, const MemoryRecord& record,
-                                  const StoreLayout& layout) {
-  constexpr std::uint64_t kHeaderBytes = std::uint64_t{1} << 20;
-  constexpr std::uint64_t kRecordBytesPerToken = 64;  // tokens, ranges, positions, checksums
-  const auto n_tokens = static_cast<std::int64_t>(record.tokens.size());
-  const WindowTerm window = spec.window.value_or(WindowTerm{});
-  const auto at_most_all = [&](std::int64_t rows) { return std::min(rows, n_tokens); };
-  // Two blocks more: the window ends anywhere in a block, and one block is kept to spare.
-  const std::int64_t rows = at_most_all(at_most_all(spec.sink.value_or(0)) +
-                                        at_most_all(window.tokens) + 2 * at_most_all(window.block));
-  return static_cast<std::uint64_t>(rows) * layout.bytes_per_token() + record.text.size() +
-         kRecordBytesPerToken * static_cast<std::uint64_t>(n_tokens) + kHeaderBytes;
-}
-
+// Rows that are never dropped go straight into the file; those of windowed layers are copied at the
+// end. The whole file is reserved first, so a full disk is found before the work.
 Result<Folded> fold_to_file(Session& session, const MemorySpec& spec, const MemoryRecord& record,
                             const fs::path& output, Console& console) {
   VOLVELLE_ASSIGN_OR_RETURN(ContextMemory memory, session.begin(spec));
-  std::optional<MemoryFileWriter> writer;
-  std::optional<AtomicFile> reserved;
-  if (spec.keeps_everything()) {
-    std::vector<Position> positions;
-    for (std::size_t i = 0; i < record.tokens.size(); ++i) {
-      positions.emplace_back(static_cast<std::int64_t>(i));
-    }
-    VOLVELLE_ASSIGN_OR_RETURN(
-        writer, MemoryFileWriter::create(output, record, session.layout(), positions));
-    VOLVELLE_RETURN_IF_ERROR(memory.write_into(writer->rows()));
-  } else {
-    VOLVELLE_ASSIGN_OR_RETURN(
-        reserved, AtomicFile::create(output, windowed_file_bytes(spec, record, session.layout())));
+  const std::span<const WindowRule> rules = memory.grouping().rules;
+  VOLVELLE_ASSIGN_OR_RETURN(
+      MemoryFileWriter writer,
+      MemoryFileWriter::create(output, record, session.layout(),
+                               positions_after(memory.grouping(), std::ssize(record.tokens))));
+  for (int group = 0; group < std::ssize(rules); ++group) {
+    if (rules[static_cast<std::size_t>(group)].drops) continue;
+    VOLVELLE_RETURN_IF_ERROR(memory.write_into(group, writer.rows(group)));
   }
   Folded folded;
   const auto start = std::chrono::steady_clock::now();
   VOLVELLE_RETURN_IF_ERROR(read_tokens(session, memory, record.tokens, record.chunk, console));
   folded.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  for (const auto& [begin, end] : memory.rows_to_keep()) {
-    folded.kv_bytes += static_cast<std::uint64_t>(end - begin) * session.layout().bytes_per_token();
+  for (int group = 0; group < std::ssize(rules); ++group) {
+    if (!rules[static_cast<std::size_t>(group)].drops) continue;
+    VOLVELLE_RETURN_IF_ERROR(writer.copy_rows(memory, group));
   }
-  reserved.reset();  // the space is needed for the file itself now
-  VOLVELLE_ASSIGN_OR_RETURN(folded.file_bytes, writer ? writer->finish(console.progress_sink())
-                                                      : save_memory(output, record, memory));
+  folded.kv_bytes = writer.row_bytes();
+  VOLVELLE_ASSIGN_OR_RETURN(folded.file_bytes, writer.finish(console.progress_sink()));
   return folded;
 }
 

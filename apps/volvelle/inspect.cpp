@@ -98,7 +98,8 @@ Json layers_json(const StoreLayout& layout) {
   for (const LayerShape& layer : layout.layers) {
     layers.push_back({{"n_kv_heads", layer.n_kv_heads},
                       {"head_dim_k", layer.head_dim_k},
-                      {"head_dim_v", layer.head_dim_v}});
+                      {"head_dim_v", layer.head_dim_v},
+                      {"window", layer.window}});
   }
   return layers;
 }
@@ -124,6 +125,8 @@ Result<Report> inspect_memory(const fs::path& path, bool verify, Console& consol
   if (verify) VOLVELLE_RETURN_IF_ERROR(require_usable(file, path, console));
   const MemoryRecord& record = file.record();
   const StoreLayout& layout = file.layout();
+  std::size_t n_rows = 0;  // of the group that keeps most
+  for (const auto& positions : file.row_positions()) n_rows = std::max(n_rows, positions.size());
   Report report;
   report.json = {{"kind", "memory"},
                  {"path", path.string()},
@@ -131,7 +134,7 @@ Result<Report> inspect_memory(const fs::path& path, bool verify, Console& consol
                  {"format_version", kMemoryFormatVersion},
                  {"spec", record.spec},
                  {"n_tokens", record.tokens.size()},
-                 {"n_rows", file.row_positions().size()},
+                 {"n_rows", n_rows},
                  {"chunk", record.chunk},
                  {"kv_bytes", file.row_bytes()},
                  {"k_type", std::string(to_string(layout.k_type))},

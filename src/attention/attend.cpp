@@ -26,6 +26,12 @@ void attend(const AttendTask& task, AttendWorkspace& workspace, int ith, int nth
   }
 }
 
+void attend(std::span<const AttendTask> tasks, AttendWorkspace& workspace, int ith,
+            int nth) noexcept {
+  if (tasks.size() == 1) return attend(tasks.front(), workspace, ith, nth);
+  workspace.impl().not_finite.store(true, std::memory_order_release);
+}
+
 void attend(const AttendTask& task, AttendWorkspace& workspace, int n_threads) {
   std::vector<std::jthread> others;
   others.reserve(static_cast<std::size_t>(n_threads));

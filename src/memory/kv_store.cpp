@@ -28,8 +28,8 @@ bool strictly_ascending(std::span<const Position> positions) {
 
 }  // namespace
 
-KvStore::KvStore(StoreLayout layout)
-    : layout_(std::move(layout)), segments_(layout_.layers.size()) {}
+KvStore::KvStore(StoreLayout layout, std::int64_t block_rows)
+    : layout_(std::move(layout)), block_rows_(block_rows), segments_(layout_.layers.size()) {}
 
 Status KvStore::adopt(std::shared_ptr<RowBlock> block, std::span<const Position> positions) {
   const auto n = static_cast<std::int64_t>(positions.size());
@@ -107,7 +107,7 @@ Status KvStore::reserve_slots(std::int64_t n) {
     if (!adjoins || !can_extend_last()) {
       VOLVELLE_RETURN_IF_ERROR(check_not_leaving_file(next_row));
       if (!extents_.empty() && extents_.back().n_rows == 0) extents_.pop_back();
-      VOLVELLE_ASSIGN_OR_RETURN(auto block, allocate_row_block(layout_, kBlockRows));
+      VOLVELLE_ASSIGN_OR_RETURN(auto block, allocate_row_block(layout_, block_rows_));
       extents_.push_back({std::move(block), next_row, 0, {}});
     }
     Extent& last = extents_.back();

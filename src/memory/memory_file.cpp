@@ -111,7 +111,7 @@ Result<MemoryFile> MemoryFile::open(const std::filesystem::path& path) {
 
 const MemoryRecord& MemoryFile::record() const noexcept { return impl_->memory.record; }
 const StoreLayout& MemoryFile::layout() const noexcept { return impl_->memory.shape.layout; }
-std::span<const Position> MemoryFile::row_positions() const noexcept {
+const RowPositions& MemoryFile::row_positions() const noexcept {
   return impl_->memory.row_positions;
 }
 std::uint64_t MemoryFile::file_bytes() const noexcept { return impl_->file.bytes().size(); }
@@ -136,14 +136,22 @@ Result<ContextMemory> MemoryFile::restore() const {
     throw std::logic_error("MemoryFile::restore() before verify_rows() succeeded");
   const OpenedMemory& memory = impl_->memory;
   VOLVELLE_ASSIGN_OR_RETURN(const MemorySpec spec, parse_memory_spec(memory.record.spec));
-  // The block is marked as not writable and its pages are mapped read-only; RowBlock has one
+  // The blocks are marked as not writable and their pages are mapped read-only; RowBlock has one
   // pointer type for both kinds.
   auto* const data = const_cast<std::byte*>(impl_->file.bytes().data() + memory.header.data_offset);
-  auto block = std::make_shared<RowBlock>(format::row_planes(memory.header, memory.shape, data));
-  block->writable = false;
-  block->owner = impl_->file.owner();
-  return ContextMemory::restore(memory.shape.layout, spec, memory.record.tokens, std::move(block),
-                                memory.row_positions);
+  if (group_layers(memory.shape.layout, spec).group_of_layer != memory.shape.group_of_layer) {
+    return in_file("restoring memory", impl_->path,
+                   with_advice(corrupt("its layers are not grouped as its spec would do it")));
+  }
+  std::vector<SavedRows> groups;
+  for (std::size_t group = 0; group < memory.row_positions.size(); ++group) {
+    auto block =
+        std::make_shared<RowBlock>(format::row_planes(memory.header, memory.shape, group, data));
+    block->writable = false;
+    block->owner = impl_->file.owner();
+    groups.push_back({std::move(block), memory.row_positions[group]});
+  }
+  return ContextMemory::restore(memory.shape.layout, spec, memory.record.tokens, groups);
 }
 
 }  // namespace volvelle

@@ -5,8 +5,7 @@
 // K or V row is touched.
 #include "memory/memory_file_format.hpp"
 
-#include <array>
-#include <charconv>
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <type_traits>
@@ -14,13 +13,10 @@
 #include "base/result_macros.hpp"
 #include "io/message.hpp"
 #include "memory/memory_file_checks.hpp"
+#include "memory/memory_file_metadata.hpp"
 
 namespace volvelle::memory_format {
 namespace {
-
-constexpr const char* kVersionKey = "volvelle_format";
-constexpr std::uint64_t kMaxCount = std::uint64_t{1}
-                                    << 40;  // tokens, rows, bytes of text: far above anything real
 
 // What the container's reader takes; a greater length field is text or another format.
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
@@ -38,79 +34,27 @@ Error not_a_memory(const std::string& found) {
                  "; name a file that was saved as a memory");
 }
 
-/// The text fields of a record and their metadata keys.
-struct TextField {
-  const char* key;
-  std::string MemoryRecord::*member;
-};
-constexpr std::array<TextField, 9> kTextFields{{
-    {"spec", &MemoryRecord::spec},
-    {"engine", &MemoryRecord::engine},
-    {"model_path", &MemoryRecord::model_path},
-    {"model_name", &MemoryRecord::model_name},
-    {"model_fingerprint", &MemoryRecord::model_fingerprint},
-    {"tokenizer_hash", &MemoryRecord::tokenizer_hash},
-    {"rope", &MemoryRecord::rope},
-    {"chat_format", &MemoryRecord::chat_format},
-    {"template_hash", &MemoryRecord::template_hash},
-}};
-
-std::map<std::string, std::string> to_metadata(const MemoryRecord& record, const Shape& shape) {
-  std::map<std::string, std::string> metadata;
-  for (const TextField& field : kTextFields) metadata[field.key] = record.*field.member;
-  metadata[kVersionKey] = std::to_string(kMemoryFormatVersion);
-  metadata["n_tokens"] = std::to_string(shape.n_tokens);
-  metadata["chunk"] = std::to_string(record.chunk);
-  metadata["text_begin_token"] = std::to_string(record.text_begin_token);
-  metadata["k_type"] = to_string(shape.layout.k_type);
-  metadata["v_type"] = to_string(shape.layout.v_type);
-  return metadata;
+/// How a row of `dim` elements looks in the container: block types as bytes.
+TensorEntry plane(const std::string& name, ElementType type, std::uint64_t heads,
+                  std::uint64_t rows, int dim) {
+  const std::string_view type_name = to_string(type);
+  const char* const dtype = type_name == "f32"    ? "F32"
+                            : type_name == "f16"  ? "F16"
+                            : type_name == "bf16" ? "BF16"
+                                                  : nullptr;
+  if (dtype != nullptr) return {name, dtype, {heads, rows, static_cast<std::uint64_t>(dim)}, 0, 0};
+  return {name, "U8", {heads, rows, row_bytes(type, dim)}, 0, 0};
 }
-
-Result<std::string> text_of(const SafetensorsHeader& header, const std::string& key) {
-  const auto found = header.metadata.find(key);
-  if (found == header.metadata.end()) return corrupt("metadata " + io::quoted(key) + " is missing");
-  return found->second;
-}
-
-/// A whole number in [0, kMaxCount], written the one canonical way.
-Result<std::uint64_t> count_of(const SafetensorsHeader& header, const std::string& key) {
-  VOLVELLE_ASSIGN_OR_RETURN(const std::string text, text_of(header, key));
-  std::uint64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error == std::errc() && end == text.data() + text.size() && number <= kMaxCount &&
-      text == std::to_string(number)) {
-    return number;
-  }
-  return corrupt("metadata " + io::quoted(key) + ": expected a whole number, found " +
-                 io::quoted(text));
-}
-
-Result<ElementType> type_of(const SafetensorsHeader& header, const std::string& key) {
-  VOLVELLE_ASSIGN_OR_RETURN(const std::string text, text_of(header, key));
-  const std::optional<ElementType> type = parse_element_type(text);
-  if (!type)
-    return corrupt("metadata " + io::quoted(key) + ": unknown element type " + io::quoted(text));
-  return *type;
-}
-
-const char* dtype_of(ElementType type) { return type == ElementType::kF32 ? "F32" : "F16"; }
 
 std::vector<TensorEntry> row_tensors(const Shape& shape) {
   std::vector<TensorEntry> entries;
   for (std::size_t i = 0; i < shape.layout.layers.size(); ++i) {
+    if (shape.group_of_layer[i] < 0) continue;
     const LayerShape& layer = shape.layout.layers[i];
     const auto heads = static_cast<std::uint64_t>(layer.n_kv_heads);
-    entries.push_back({key_tensor(i),
-                       dtype_of(shape.layout.k_type),
-                       {heads, shape.n_rows, static_cast<std::uint64_t>(layer.head_dim_k)},
-                       0,
-                       0});
-    entries.push_back({value_tensor(i),
-                       dtype_of(shape.layout.v_type),
-                       {heads, shape.n_rows, static_cast<std::uint64_t>(layer.head_dim_v)},
-                       0,
-                       0});
+    const std::uint64_t rows = shape.n_rows[static_cast<std::size_t>(shape.group_of_layer[i])];
+    entries.push_back(plane(key_tensor(i), shape.layout.k_type, heads, rows, layer.head_dim_k));
+    entries.push_back(plane(value_tensor(i), shape.layout.v_type, heads, rows, layer.head_dim_v));
   }
   return entries;
 }
@@ -132,7 +76,7 @@ Result<PlaneShape> plane_shape(const TensorEntry& entry) {
 }
 
 /// Number of elements of a one-dimensional tensor.
-Result<std::uint64_t> length_of(const SafetensorsHeader& header, const char* name) {
+Result<std::uint64_t> length_of(const SafetensorsHeader& header, const std::string& name) {
   const TensorEntry* const entry = header.find(name);
   if (entry == nullptr || entry->shape.size() != 1 || entry->shape[0] > kMaxCount) {
     return corrupt("expected a tensor " + io::quoted(name) + " with one dimension");
@@ -140,6 +84,7 @@ Result<std::uint64_t> length_of(const SafetensorsHeader& header, const char* nam
   return entry->shape[0];
 }
 
+/// The layers of format 1, which does not name them in its metadata.
 Result<std::vector<LayerShape>> layer_shapes(const SafetensorsHeader& header) {
   std::map<std::string_view, const TensorEntry*> by_name;
   for (const TensorEntry& entry : header.tensors) by_name[entry.name] = &entry;
@@ -192,12 +137,17 @@ void copy_out(const SafetensorsHeader& header, std::span<const std::byte> data, 
 
 std::string key_tensor(std::size_t layer) { return "layer." + std::to_string(layer) + ".k"; }
 std::string value_tensor(std::size_t layer) { return "layer." + std::to_string(layer) + ".v"; }
+std::string positions_tensor(std::size_t group) {
+  return group == 0 ? "row_positions" : "row_positions." + std::to_string(group);
+}
 
 Result<SafetensorsHeader> make_header(const MemoryRecord& record, const Shape& shape) {
   std::vector<TensorEntry> entries{{kTokens, "I32", {shape.n_tokens}, 0, 0},
-                                   {kRanges, "I64", {shape.n_tokens, 2}, 0, 0},
-                                   {kRowPositions, "I64", {shape.n_rows}, 0, 0},
-                                   {kText, "U8", {shape.text_bytes}, 0, 0}};
+                                   {kRanges, "I64", {shape.n_tokens, 2}, 0, 0}};
+  for (std::size_t group = 0; group < shape.n_rows.size(); ++group) {
+    entries.push_back({positions_tensor(group), "I64", {shape.n_rows[group]}, 0, 0});
+  }
+  entries.push_back({kText, "U8", {shape.text_bytes}, 0, 0});
   for (TensorEntry& entry : row_tensors(shape)) entries.push_back(std::move(entry));
   // An empty tensor in the place of the checks shows where they begin, and so how many blocks come
   // before them.
@@ -228,7 +178,7 @@ Status check_kind(const SafetensorsHeader& header) {
 }
 
 Status check_version(const SafetensorsHeader& header) {
-  VOLVELLE_ASSIGN_OR_RETURN(const std::uint64_t version, count_of(header, kVersionKey));
+  VOLVELLE_ASSIGN_OR_RETURN(const std::uint64_t version, read_version(header));
   constexpr std::uint64_t kKnown = kMemoryFormatVersion;
   if (version > kKnown) {
     return Error{ErrorCode::kUnsupported,
@@ -240,34 +190,79 @@ Status check_version(const SafetensorsHeader& header) {
   return {};
 }
 
+namespace {
+
+/// Numbers of rows per group, and for format 1 the layers, from the tensors.
+Status read_shape(const SafetensorsHeader& header, Shape& shape) {
+  VOLVELLE_ASSIGN_OR_RETURN(shape.text_bytes, length_of(header, kText));
+  if (shape.version < 2) {
+    VOLVELLE_ASSIGN_OR_RETURN(shape.layout.layers, layer_shapes(header));
+    shape.group_of_layer.assign(shape.layout.layers.size(), 0);
+  }
+  int n_groups = 0;
+  for (const int group : shape.group_of_layer) {
+    if (group > static_cast<int>(shape.group_of_layer.size()))
+      return corrupt("metadata 'layers': no such group " + std::to_string(group));
+    n_groups = std::max(n_groups, group + 1);
+  }
+  if (n_groups == 0) return corrupt("expected layers with keys and values, found none");
+  for (int group = 0; group < n_groups; ++group) {
+    VOLVELLE_ASSIGN_OR_RETURN(const std::uint64_t n_rows,
+                              length_of(header, positions_tensor(static_cast<std::size_t>(group))));
+    shape.n_rows.push_back(n_rows);
+  }
+  return {};
+}
+
+/// What is wrong with the positions of one group.
+std::optional<std::string> find_position_problem(std::span<const Position> positions,
+                                                 std::int64_t n_tokens) {
+  for (std::size_t i = 0; i < positions.size(); ++i) {
+    const std::int64_t least = i == 0 ? 0 : positions[i - 1].value() + 1;
+    const std::int64_t position = positions[i].value();
+    if (position >= least && position < n_tokens) continue;
+    return "row " + std::to_string(i) + " is at position " + std::to_string(position) +
+           ", expected " + std::to_string(least) + " to " + std::to_string(n_tokens - 1);
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> find_source_problem(const MemoryRecord& record) {
+  if (record.kind != kDocumentMemory && record.kind != kConversationMemory)
+    return "it is a memory of kind " + io::quoted(record.kind) + ", which is not known";
+  const auto text_bytes = static_cast<std::int64_t>(record.text.size());
+  std::int64_t done = 0;
+  for (const TextSource& source : record.sources) {
+    const bool inside = source.range.begin >= done && source.range.begin <= source.range.end &&
+                        source.range.end <= text_bytes;
+    if (!inside || source.name.find('\n') != std::string::npos)
+      return "source " + io::quoted(source.name) + " is out of order or outside the text";
+    done = source.range.end;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
 Result<Description> read_description(const SafetensorsHeader& header) {
   Description description;
-  MemoryRecord& record = description.record;
-  Shape& shape = description.shape;
-  for (const TextField& field : kTextFields) {
-    VOLVELLE_ASSIGN_OR_RETURN(record.*field.member, text_of(header, field.key));
-  }
-  VOLVELLE_ASSIGN_OR_RETURN(shape.n_tokens, count_of(header, "n_tokens"));
-  VOLVELLE_ASSIGN_OR_RETURN(const std::uint64_t chunk, count_of(header, "chunk"));
-  VOLVELLE_ASSIGN_OR_RETURN(const std::uint64_t text_begin, count_of(header, "text_begin_token"));
-  record.chunk = static_cast<std::int64_t>(chunk);
-  record.text_begin_token = static_cast<std::int64_t>(text_begin);
-  VOLVELLE_ASSIGN_OR_RETURN(shape.layout.k_type, type_of(header, "k_type"));
-  VOLVELLE_ASSIGN_OR_RETURN(shape.layout.v_type, type_of(header, "v_type"));
-  VOLVELLE_ASSIGN_OR_RETURN(shape.n_rows, length_of(header, kRowPositions));
-  VOLVELLE_ASSIGN_OR_RETURN(shape.text_bytes, length_of(header, kText));
-  VOLVELLE_ASSIGN_OR_RETURN(shape.layout.layers, layer_shapes(header));
-  const Result<SafetensorsHeader> expected = make_header(record, shape);
+  VOLVELLE_RETURN_IF_ERROR(read_metadata(header, description.record, description.shape));
+  VOLVELLE_RETURN_IF_ERROR(read_shape(header, description.shape));
+  const Result<SafetensorsHeader> expected = make_header(description.record, description.shape);
   if (!expected.ok()) return corrupt(expected.error().message);
   VOLVELLE_RETURN_IF_ERROR(compare(header, *expected));
   return description;
 }
 
 Status read_small_tensors(const SafetensorsHeader& header, std::span<const std::byte> data,
-                          MemoryRecord& record, std::vector<Position>& row_positions) {
+                          MemoryRecord& record, RowPositions& row_positions) {
   copy_out(header, data, kTokens, record.tokens);
   copy_out(header, data, kRanges, record.ranges);
-  copy_out(header, data, kRowPositions, row_positions);
+  row_positions.clear();
+  while (header.find(positions_tensor(row_positions.size())) != nullptr) {
+    const std::string name = positions_tensor(row_positions.size());
+    copy_out(header, data, name.c_str(), row_positions.emplace_back());
+  }
   const TensorEntry& text = *header.find(kText);
   record.text.assign(reinterpret_cast<const char*>(data.data() + text.begin),
                      text.end - text.begin);
@@ -277,9 +272,13 @@ Status read_small_tensors(const SafetensorsHeader& header, std::span<const std::
 }
 
 std::optional<std::string> find_problem(const MemoryRecord& record,
-                                        std::span<const Position> row_positions) {
+                                        const RowPositions& row_positions) {
   const auto n = static_cast<std::int64_t>(record.tokens.size());
-  if (n == 0 || row_positions.empty()) return "it holds no tokens or no rows; read a text first";
+  const auto no_rows = [](const std::vector<Position>& positions) { return positions.empty(); };
+  if (n == 0 || row_positions.empty() ||
+      std::any_of(row_positions.begin(), row_positions.end(), no_rows)) {
+    return "it holds no tokens or no rows; read a text first";
+  }
   if (record.ranges.size() != record.tokens.size()) {
     return "expected one text range for each of " + std::to_string(n) + " tokens, found " +
            std::to_string(record.ranges.size());
@@ -298,33 +297,45 @@ std::optional<std::string> find_problem(const MemoryRecord& record,
     return "token " + std::to_string(i) + " claims bytes [" + std::to_string(range.begin) + ", " +
            std::to_string(range.end) + ") of a text of " + std::to_string(text_bytes);
   }
-  for (std::size_t i = 0; i < row_positions.size(); ++i) {
-    const std::int64_t least = i == 0 ? 0 : row_positions[i - 1].value() + 1;
-    const std::int64_t position = row_positions[i].value();
-    if (position >= least && position < n) continue;
-    return "row " + std::to_string(i) + " is at position " + std::to_string(position) +
-           ", expected " + std::to_string(least) + " to " + std::to_string(n - 1);
+  if (const auto problem = find_source_problem(record)) return problem;
+  for (const std::vector<Position>& positions : row_positions) {
+    if (const auto problem = find_position_problem(positions, n)) return problem;
   }
   return std::nullopt;
 }
 
-RowBlock row_planes(const SafetensorsHeader& header, const Shape& shape, std::byte* data) {
+RowBlock row_planes(const SafetensorsHeader& header, const Shape& shape, std::size_t group,
+                    std::byte* data) {
   std::map<std::string_view, std::uint64_t> begin;
   for (const TensorEntry& entry : header.tensors) begin[entry.name] = entry.begin;
   RowBlock block;
-  block.capacity = static_cast<std::int64_t>(shape.n_rows);
+  const std::uint64_t rows = shape.n_rows[group];
+  block.capacity = static_cast<std::int64_t>(rows);
   block.anonymous = false;
   for (std::size_t i = 0; i < shape.layout.layers.size(); ++i) {
+    if (shape.group_of_layer[i] != static_cast<int>(group)) {
+      block.layers.emplace_back();
+      continue;
+    }
     const LayerShape& layer = shape.layout.layers[i];
     block.layers.push_back({data + begin.at(key_tensor(i)), data + begin.at(value_tensor(i)),
-                            shape.n_rows * row_bytes(shape.layout.k_type, layer.head_dim_k),
-                            shape.n_rows * row_bytes(shape.layout.v_type, layer.head_dim_v)});
+                            rows * row_bytes(shape.layout.k_type, layer.head_dim_k),
+                            rows * row_bytes(shape.layout.v_type, layer.head_dim_v)});
   }
   return block;
 }
 
 std::uint64_t total_row_bytes(const Shape& shape) noexcept {
-  return shape.n_rows * shape.layout.bytes_per_token();
+  std::uint64_t total = 0;
+  for (std::size_t i = 0; i < shape.layout.layers.size(); ++i) {
+    if (shape.group_of_layer[i] < 0) continue;
+    const LayerShape& layer = shape.layout.layers[i];
+    total += shape.n_rows[static_cast<std::size_t>(shape.group_of_layer[i])] *
+             static_cast<std::uint64_t>(layer.n_kv_heads) *
+             (row_bytes(shape.layout.k_type, layer.head_dim_k) +
+              row_bytes(shape.layout.v_type, layer.head_dim_v));
+  }
+  return total;
 }
 
 }  // namespace volvelle::memory_format

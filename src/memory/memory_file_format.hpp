@@ -1,4 +1,4 @@
-// What a memory file of format version 1 looks like: names, order, metadata and rules. Writer and
+// What memory files look like: names, order, metadata and rules of each format version. Writer and
 // reader share this, and the reader accepts exactly the layout that the writer would have chosen.
 // docs/memory_file.md describes the bytes.
 #pragma once
@@ -17,18 +17,20 @@ namespace volvelle::memory_format {
 inline constexpr std::uint64_t kAlignment = 64;
 inline constexpr const char* kTokens = "tokens";
 inline constexpr const char* kRanges = "ranges";
-inline constexpr const char* kRowPositions = "row_positions";
 inline constexpr const char* kText = "text";
 inline constexpr const char* kChecks = "checks";
 std::string key_tensor(std::size_t layer);
 std::string value_tensor(std::size_t layer);
+std::string positions_tensor(std::size_t group);
 
 /// The sizes that decide where everything lies.
 struct Shape {
+  int version = kMemoryFormatVersion;
   std::uint64_t n_tokens = 0;
-  std::uint64_t n_rows = 0;
+  std::vector<std::uint64_t> n_rows;  // [n_groups]
   std::uint64_t text_bytes = 0;
   StoreLayout layout;
+  std::vector<int> group_of_layer;  // [n_layers]; -1: the layer stores nothing
 };
 
 /// The whole header, checks included. Errors: sizes that overflow, metadata that is not UTF-8.
@@ -52,14 +54,15 @@ Result<Description> read_description(const SafetensorsHeader& header);
 
 /// Fills tokens, ranges and text from the data section, and the row positions.
 Status read_small_tensors(const SafetensorsHeader& header, std::span<const std::byte> data,
-                          MemoryRecord& record, std::vector<Position>& row_positions);
+                          MemoryRecord& record, RowPositions& row_positions);
 
 /// What is wrong with a record and its row positions, in words; nothing if all is well.
 std::optional<std::string> find_problem(const MemoryRecord& record,
-                                        std::span<const Position> row_positions);
+                                        const RowPositions& row_positions);
 
-/// The planes of all layers inside `data`, the data section.
-RowBlock row_planes(const SafetensorsHeader& header, const Shape& shape, std::byte* data);
+/// The planes of a group's layers inside `data`, the data section.
+RowBlock row_planes(const SafetensorsHeader& header, const Shape& shape, std::size_t group,
+                    std::byte* data);
 
 /// Bytes of K and V rows, without filler.
 std::uint64_t total_row_bytes(const Shape& shape) noexcept;

@@ -16,7 +16,7 @@ struct OpenedMemory {
   SafetensorsHeader header;
   MemoryRecord record;
   memory_format::Shape shape;
-  std::vector<Position> row_positions;
+  RowPositions row_positions;
   CheckedFile checked;               // views of the bytes given to read_memory()
   std::uint64_t n_small_blocks = 0;  // blocks of checks that open() has looked at
 };

@@ -45,9 +45,11 @@ Status check_spec(const std::filesystem::path& path, const MemoryRecord& record,
 }
 
 Status check_layers(const std::filesystem::path& path, const StoreLayout& layout) {
-  if (layout.layers.empty()) return invalid(path, "the model has no layers with keys and values");
+  if (layout.bytes_per_token() == 0)
+    return invalid(path, "the model has no layers with keys and values");
   for (const LayerShape& layer : layout.layers) {
-    if (layer.n_kv_heads < 1 || layer.head_dim_k < 1 || layer.head_dim_v < 1) {
+    if (layer == LayerShape{}) continue;
+    if (layer.n_kv_heads < 1 || layer.head_dim_k < 1 || layer.head_dim_v < 1 || layer.window < 0) {
       return invalid(path, "expected positive head counts and dimensions in every layer");
     }
   }
@@ -59,6 +61,25 @@ void copy_in(std::span<std::byte> data, const TensorEntry& entry, const void* fr
     std::memcpy(data.data() + entry.begin, from, entry.end - entry.begin);
 }
 
+Result<format::Shape> shape_of(const std::filesystem::path& path, const MemoryRecord& record,
+                               const StoreLayout& layout, const RowPositions& row_positions) {
+  format::Shape shape;
+  shape.n_tokens = record.tokens.size();
+  shape.text_bytes = record.text.size();
+  shape.layout = layout;
+  VOLVELLE_ASSIGN_OR_RETURN(const MemorySpec spec, parse_memory_spec(record.spec));
+  LayerGrouping grouping = group_layers(layout, spec);
+  if (grouping.rules.size() != row_positions.size()) {
+    return invalid(path, "spec " + io::quoted(record.spec) + " needs " +
+                             std::to_string(grouping.rules.size()) + " groups of rows, got " +
+                             std::to_string(row_positions.size()));
+  }
+  shape.group_of_layer = std::move(grouping.group_of_layer);
+  for (const std::vector<Position>& positions : row_positions)
+    shape.n_rows.push_back(positions.size());
+  return shape;
+}
+
 }  // namespace
 
 struct MemoryFileWriter::Impl {
@@ -66,8 +87,9 @@ struct MemoryFileWriter::Impl {
   AtomicFile file;
   SafetensorsHeader header;
   format::Shape shape;
-  // Weak: a store that fills the block must be able to see that nobody else uses it.
-  std::weak_ptr<RowBlock> block;
+  // Weak: a store that fills a block must be able to see that nobody else uses it. [n_groups]
+  std::vector<std::weak_ptr<RowBlock>> blocks;
+  RowPositions row_positions;
   bool finished = false;
 
   std::span<std::byte> data() { return file.bytes().subspan(header.data_offset); }
@@ -81,42 +103,48 @@ MemoryFileWriter::~MemoryFileWriter() = default;
 Result<MemoryFileWriter> MemoryFileWriter::create(const std::filesystem::path& path,
                                                   const MemoryRecord& record,
                                                   const StoreLayout& layout,
-                                                  std::span<const Position> row_positions) {
+                                                  const RowPositions& row_positions) {
   VOLVELLE_RETURN_IF_ERROR(check_layers(path, layout));
   VOLVELLE_RETURN_IF_ERROR(check_spec(path, record, layout));
   if (const auto problem = format::find_problem(record, row_positions))
     return invalid(path, *problem);
-  format::Shape shape{record.tokens.size(), row_positions.size(), record.text.size(), layout};
+  VOLVELLE_ASSIGN_OR_RETURN(format::Shape shape, shape_of(path, record, layout, row_positions));
   VOLVELLE_ASSIGN_OR_RETURN(SafetensorsHeader header, format::make_header(record, shape));
   VOLVELLE_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::create(path, file_size(header)));
 
-  auto impl =
-      std::make_unique<Impl>(Impl{path, std::move(file), std::move(header), std::move(shape), {}});
+  auto impl = std::make_unique<Impl>(
+      Impl{path, std::move(file), std::move(header), std::move(shape),
+           std::vector<std::weak_ptr<RowBlock>>(row_positions.size()), row_positions});
   const std::string head = serialize_header(impl->header);
   std::memcpy(impl->file.bytes().data(), head.data(), head.size());
   const std::span<std::byte> data =
       impl->data();  // fresh pages read as zero: filler is written already
   copy_in(data, *impl->header.find(format::kTokens), record.tokens.data());
   copy_in(data, *impl->header.find(format::kRanges), record.ranges.data());
-  copy_in(data, *impl->header.find(format::kRowPositions), row_positions.data());
+  for (std::size_t group = 0; group < row_positions.size(); ++group) {
+    copy_in(data, *impl->header.find(format::positions_tensor(group)), row_positions[group].data());
+  }
   copy_in(data, *impl->header.find(format::kText), record.text.data());
   return MemoryFileWriter(std::move(impl));
 }
 
-std::shared_ptr<RowBlock> MemoryFileWriter::rows() {
-  if (std::shared_ptr<RowBlock> existing = impl_->block.lock()) return existing;
-  auto block = std::make_shared<RowBlock>(
-      format::row_planes(impl_->header, impl_->shape, impl_->data().data()));
+std::shared_ptr<RowBlock> MemoryFileWriter::rows(int group) {
+  std::weak_ptr<RowBlock>& slot = impl_->blocks.at(static_cast<std::size_t>(group));
+  if (std::shared_ptr<RowBlock> existing = slot.lock()) return existing;
+  auto block = std::make_shared<RowBlock>(format::row_planes(
+      impl_->header, impl_->shape, static_cast<std::size_t>(group), impl_->data().data()));
   block->owner = impl_->file.owner();
   block->writable = !impl_->finished;
-  impl_->block = block;
+  slot = block;
   return block;
 }
 
 Result<std::uint64_t> MemoryFileWriter::finish(const ProgressSink& progress) {
   if (impl_->finished) throw std::logic_error("MemoryFileWriter::finish() called twice");
   impl_->finished = true;
-  if (const std::shared_ptr<RowBlock> block = impl_->block.lock()) block->writable = false;
+  for (const std::weak_ptr<RowBlock>& slot : impl_->blocks) {
+    if (const std::shared_ptr<RowBlock> block = slot.lock()) block->writable = false;
+  }
   const TensorEntry& checks = *impl_->header.find(format::kChecks);
   const std::span<std::byte> data = impl_->data();
   compute_checks(impl_->file.bytes().first(impl_->header.data_offset), data.first(checks.begin),
@@ -129,10 +157,10 @@ namespace {
 
 /// Copies rows [begin, end) of one layer behind the `done` rows that `to` has already. False if
 /// some are not in `segments`.
-bool copy_rows(std::span<const KeyValueSegment> segments,
-               std::pair<std::int64_t, std::int64_t> range, std::int64_t done,
-               const RowBlock::LayerPlanes& to, const LayerShape& shape,
-               const StoreLayout& layout) {
+bool copy_range(std::span<const KeyValueSegment> segments,
+                std::pair<std::int64_t, std::int64_t> range, std::int64_t done,
+                const RowBlock::LayerPlanes& to, const LayerShape& shape,
+                const StoreLayout& layout) {
   const std::size_t k_row = row_bytes(layout.k_type, shape.head_dim_k);
   const std::size_t v_row = row_bytes(layout.v_type, shape.head_dim_v);
   std::int64_t next = range.first;
@@ -155,6 +183,35 @@ bool copy_rows(std::span<const KeyValueSegment> segments,
 
 }  // namespace
 
+std::uint64_t MemoryFileWriter::row_bytes() const noexcept {
+  return format::total_row_bytes(impl_->shape);
+}
+
+Status MemoryFileWriter::copy_rows(const ContextMemory& memory, int group) {
+  const auto index = static_cast<std::size_t>(group);
+  const RowGroup& source = memory.groups()[index];
+  const auto ranges = source.rows_to_keep();
+  if (memory.positions_to_keep()[index] != impl_->row_positions.at(index)) {
+    return invalid(impl_->path, "the memory keeps other rows than the file was made for");
+  }
+  const std::shared_ptr<RowBlock> block = rows(group);
+  for (std::size_t layer = 0; layer < block->layers.size(); ++layer) {
+    if (impl_->shape.group_of_layer[layer] != group) continue;
+    const auto segments = source.store().segments(LayerIndex(static_cast<std::int64_t>(layer)));
+    std::int64_t done = 0;
+    for (const auto& range : ranges) {
+      if (!copy_range(segments, range, done, block->layers[layer], memory.layout().layers[layer],
+                      memory.layout())) {
+        return invalid(impl_->path, "rows " + std::to_string(range.first) + " to " +
+                                        std::to_string(range.second) +
+                                        " are no longer in the memory");
+      }
+      done += range.second - range.first;
+    }
+  }
+  return {};
+}
+
 Result<std::uint64_t> save_memory(const std::filesystem::path& path, const MemoryRecord& record,
                                   const ContextMemory& memory) {
   if (!std::equal(record.tokens.begin(), record.tokens.end(), memory.tokens().begin(),
@@ -167,26 +224,11 @@ Result<std::uint64_t> save_memory(const std::filesystem::path& path, const Memor
     return invalid(path, "the record's spec is " + io::quoted(record.spec) + ", the memory's is " +
                              io::quoted(to_string(memory.spec())));
   }
-  const std::vector<std::pair<std::int64_t, std::int64_t>> ranges = memory.rows_to_keep();
-  std::vector<Position> positions;
-  for (const auto& [begin, end] : ranges) {
-    const auto kept = memory.store().positions().subspan(begin, end - begin);
-    positions.insert(positions.end(), kept.begin(), kept.end());
-  }
-  VOLVELLE_ASSIGN_OR_RETURN(MemoryFileWriter writer,
-                            MemoryFileWriter::create(path, record, memory.layout(), positions));
-  const std::shared_ptr<RowBlock> block = writer.rows();
-  for (std::size_t layer = 0; layer < block->layers.size(); ++layer) {
-    const auto segments = memory.store().segments(LayerIndex(static_cast<std::int64_t>(layer)));
-    std::int64_t done = 0;
-    for (const auto& range : ranges) {
-      if (!copy_rows(segments, range, done, block->layers[layer], memory.layout().layers[layer],
-                     memory.layout())) {
-        return invalid(path, "rows " + std::to_string(range.first) + " to " +
-                                 std::to_string(range.second) + " are no longer in the memory");
-      }
-      done += range.second - range.first;
-    }
+  VOLVELLE_ASSIGN_OR_RETURN(
+      MemoryFileWriter writer,
+      MemoryFileWriter::create(path, record, memory.layout(), memory.positions_to_keep()));
+  for (std::size_t group = 0; group < memory.groups().size(); ++group) {
+    VOLVELLE_RETURN_IF_ERROR(writer.copy_rows(memory, static_cast<int>(group)));
   }
   return writer.finish();
 }

@@ -1,9 +1,4 @@
-// Canonical printing of memory specs, what this version serves, and where a window begins.
-//
-//   E(t) = max(n_sink, B * floor((t + 1 - W) / B))      window(W,block=B); rows before E(t) are not
-//   seen by the query at t
-//
-// E depends on t alone, so what a query sees does not depend on how the text was cut into chunks.
+// Canonical printing of memory specs, and what this version serves.
 #include "volvelle/memory/memory_spec.hpp"
 
 #include <algorithm>
@@ -16,7 +11,8 @@
 namespace volvelle {
 namespace {
 
-constexpr const char* kSupported = "full, sink(n)+window(n[,block=B]), kv(k=f32|f16,v=f32|f16)";
+constexpr const char* kSupported =
+    "full, sink(n)+window(n[,block=B]), swa(full), kv(k=TYPE,v=TYPE)";
 
 // Shortest text that reads back as the same double.
 std::string number_text(double value) {
@@ -95,6 +91,7 @@ std::string to_string(const MemorySpec& spec) {
   if (spec.topk) append_term(out, topk_text(*spec.topk));
   if (spec.tail) append_term(out, tail_text(*spec.tail));
   if (spec.store) append_term(out, store_text(*spec.store));
+  if (spec.swa_full) append_term(out, "swa(full)");
   if (spec.kv) append_term(out, "kv(k=" + spec.kv->k + ",v=" + spec.kv->v + ")");
   if (spec.dense_layers) {
     append_term(out, "dense_layers=" + std::to_string(spec.dense_layers->first) + "-" +
@@ -124,15 +121,6 @@ Result<KvTypes> kv_types(const MemorySpec& spec) {
     return not_built("storage type '" + (k ? spec.kv->v : spec.kv->k) + "' of term 'kv'");
   }
   return KvTypes{*k, *v};
-}
-
-std::int64_t window_begin(const MemorySpec& spec, std::int64_t t) noexcept {
-  const std::int64_t n_sink = spec.sink.value_or(0);
-  if (!spec.window) return n_sink;
-  const std::int64_t behind = t - spec.window->tokens + 1;
-  // A window that reaches before the first token begins right after the sinks.
-  if (behind <= 0) return n_sink;
-  return std::max(n_sink, behind / spec.window->block * spec.window->block);
 }
 
 }  // namespace volvelle

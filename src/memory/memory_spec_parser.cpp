@@ -262,6 +262,16 @@ Status read_store(const Term& term, MemorySpec& spec) {
   return {};
 }
 
+Status read_swa(const Term& term, MemorySpec& spec) {
+  VOLVELLE_RETURN_IF_ERROR(check_arguments(term, 1, {}));
+  if (term.arguments[0].value != "full") {
+    return spec_error("unknown argument " + quote(term.arguments[0].value) +
+                      " of term 'swa'; known: full");
+  }
+  spec.swa_full = true;
+  return {};
+}
+
 Status read_kv(const Term& term, MemorySpec& spec) {
   VOLVELLE_RETURN_IF_ERROR(check_arguments(term, 0, {"k", "v"}));
   KvTerm kv;
@@ -291,13 +301,14 @@ struct KnownTerm {
   std::string_view form;
   Status (*read)(const Term&, MemorySpec&);
 };
-constexpr std::array<KnownTerm, 8> kTerms = {{
+constexpr std::array<KnownTerm, 9> kTerms = {{
     {"full", "full", read_full},
     {"sink", "sink(n)", read_sink},
     {"window", "window(n[,block=B])", read_window},
     {"topk", "topk(...)", read_topk},
     {"tail", "tail(kind[,entries=n])", read_tail},
     {"store", "store(disk=\"PATH\"|mpi)", read_store},
+    {"swa", "swa(full)", read_swa},
     {"kv", "kv(k=TYPE,v=TYPE)", read_kv},
     {"dense_layers", "dense_layers=a-b", read_dense_layers},
 }};

@@ -40,10 +40,11 @@ Status check_layout(const StoreLayout& layout, std::int64_t capacity) {
     return Error{ErrorCode::kInvalidArgument,
                  "row block: capacity must be at least 1 row, got " + std::to_string(capacity)};
   }
-  if (layout.layers.empty()) {
-    return Error{ErrorCode::kInvalidArgument, "row block: the layout has no layers"};
+  if (layout.bytes_per_token() == 0) {
+    return Error{ErrorCode::kInvalidArgument, "row block: the layout has no layers with KV heads"};
   }
   for (const LayerShape& shape : layout.layers) {
+    if (shape.n_kv_heads == 0) continue;  // stores nothing
     if (shape.n_kv_heads >= 1 && shape.head_dim_k >= 1 && shape.head_dim_v >= 1) continue;
     return Error{ErrorCode::kInvalidArgument,
                  "row block: heads and dimensions must be positive, got " +

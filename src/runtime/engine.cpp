@@ -86,16 +86,13 @@ std::string take_errors() {
   return std::exchange(state.errors, {});
 }
 
-void Batch::assign(const int* tokens, int n, std::int64_t first_position, bool last_logits,
-                   bool all_logits) noexcept {
-  batch_.n_tokens = n;
-  for (int i = 0; i < n; ++i) {
-    batch_.token[i] = tokens[i];
-    batch_.pos[i] = static_cast<llama_pos>(first_position + i);
-    batch_.n_seq_id[i] = 1;
-    batch_.seq_id[i][0] = 0;
-    batch_.logits[i] = static_cast<int8_t>(all_logits || (last_logits && i + 1 == n));
-  }
+void Batch::add(int token, std::int64_t position, int sequence, bool logits) noexcept {
+  const int i = batch_.n_tokens++;
+  batch_.token[i] = token;
+  batch_.pos[i] = static_cast<llama_pos>(position);
+  batch_.n_seq_id[i] = 1;
+  batch_.seq_id[i][0] = sequence;
+  batch_.logits[i] = static_cast<int8_t>(logits);
 }
 
 ContextPtr make_context(llama_model* model, const ContextRequest& request) {
@@ -103,7 +100,7 @@ ContextPtr make_context(llama_model* model, const ContextRequest& request) {
   params.n_ctx = static_cast<std::uint32_t>(request.n_ctx);
   params.n_batch = static_cast<std::uint32_t>(request.n_ubatch);
   params.n_ubatch = static_cast<std::uint32_t>(request.n_ubatch);
-  params.n_seq_max = 1;
+  params.n_seq_max = static_cast<std::uint32_t>(request.n_sequences);
   params.n_threads = request.n_threads;
   params.n_threads_batch = request.n_threads_batch;
   params.flash_attn_type =

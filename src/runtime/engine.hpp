@@ -27,7 +27,7 @@ using ModelPtr = std::unique_ptr<llama_model, ModelDeleter>;
 using ContextPtr = std::unique_ptr<llama_context, ContextDeleter>;
 using SamplerPtr = std::unique_ptr<llama_sampler, SamplerDeleter>;
 
-/// Owner of a llama_batch of up to `capacity` tokens of one sequence.
+/// Owner of a llama_batch of up to `capacity` tokens, each of one sequence.
 class Batch {
  public:
   explicit Batch(int capacity) : batch_(llama_batch_init(capacity, 0, 1)) {}
@@ -35,10 +35,8 @@ class Batch {
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
   llama_batch& get() noexcept { return batch_; }
-  /// Fills in tokens at consecutive positions of sequence 0; logits for none, the last or all of
-  /// them.
-  void assign(const int* tokens, int n, std::int64_t first_position, bool last_logits,
-              bool all_logits) noexcept;
+  void clear() noexcept { batch_.n_tokens = 0; }
+  void add(int token, std::int64_t position, int sequence, bool logits) noexcept;
 
  private:
   llama_batch batch_;
@@ -55,6 +53,7 @@ std::string take_errors();
 struct ContextRequest {
   std::int64_t n_ctx = 0;
   int n_ubatch = 512;
+  int n_sequences = 1;
   int n_threads = 1;
   int n_threads_batch = 1;
   bool flash_attention = true;

@@ -5,8 +5,9 @@
 
 #include "base/result_macros.hpp"
 #include "runtime/engine.hpp"
+#include "runtime/logit_rows.hpp"
 #include "runtime/model_impl.hpp"
-#include "runtime/node_names.hpp"
+#include "runtime/graph_nodes.hpp"
 #include "volvelle/runtime/stepper.hpp"
 
 namespace volvelle {
@@ -15,7 +16,10 @@ namespace {
 class EngineStepper final : public Stepper {
  public:
   EngineStepper(const Model& model, EngineStepperOptions options)
-      : model_(model), options_(std::move(options)), batch_(options_.n_ubatch) {}
+      : model_(model),
+        options_(std::move(options)),
+        batch_(options_.n_ubatch),
+        logits_(model.info().n_vocab) {}
 
   Status open() {
     engine::ContextRequest request;
@@ -38,9 +42,7 @@ class EngineStepper final : public Stepper {
 
   Status step(std::span<const TokenId> tokens, Logits want) override {
     const auto n = static_cast<std::int64_t>(tokens.size());
-    n_logits_ = 0;
-    all_logits_.clear();
-    last_logits_ = nullptr;
+    logits_.clear();
     if (length_ + n > options_.n_ctx) {
       return Error{ErrorCode::kContextExceeded, "engine: " + std::to_string(length_ + n) +
                                                     " tokens do not fit into a context of " +
@@ -48,28 +50,26 @@ class EngineStepper final : public Stepper {
     }
     for (std::int64_t done = 0; done < n;) {
       const std::int64_t size = std::min<std::int64_t>(options_.n_ubatch, n - done);
-      const bool last = done + size == n && want != Logits::kNone;
-      batch_.assign(tokens.data() + done, static_cast<int>(size), length_, last,
-                    want == Logits::kAll);
+      const auto wanted = [&](std::int64_t i) {
+        return want == Logits::kAll || (want == Logits::kLast && done + i + 1 == n);
+      };
+      batch_.clear();
+      for (std::int64_t i = 0; i < size; ++i)
+        batch_.add(tokens[static_cast<std::size_t>(done + i)], length_ + i, 0, wanted(i));
       if (const int rc = llama_decode(context_.get(), batch_.get()); rc != 0) {
         return Error{ErrorCode::kEngine, "engine: decode failed with code " + std::to_string(rc) +
                                              ": " + engine::take_errors()};
       }
-      keep(size, last, want == Logits::kAll);
+      for (std::int64_t i = 0; i < size; ++i) {
+        if (wanted(i)) logits_.append(context_.get(), static_cast<int>(i));
+      }
       length_ += size;
       done += size;
     }
     return {};
   }
 
-  std::span<const float> logits(std::int64_t i) const override {
-    if (i < 0 || i >= n_logits_)
-      throw std::logic_error("Stepper::logits: the last step kept no such row");
-    const auto n_vocab = static_cast<std::size_t>(model_.info().n_vocab);
-    if (last_logits_ != nullptr) return {last_logits_, n_vocab};
-    return std::span<const float>(all_logits_)
-        .subspan(static_cast<std::size_t>(i) * n_vocab, n_vocab);
-  }
+  std::span<const float> logits(std::int64_t i) const override { return logits_.row(i); }
 
   std::int64_t length() const override { return length_; }
 
@@ -84,20 +84,6 @@ class EngineStepper final : public Stepper {
   }
 
  private:
-  void keep(std::int64_t n, bool last, bool all) {
-    const auto n_vocab = static_cast<std::size_t>(model_.info().n_vocab);
-    if (all) {
-      for (std::int64_t i = 0; i < n; ++i) {
-        const float* const row = llama_get_logits_ith(context_.get(), static_cast<std::int32_t>(i));
-        all_logits_.insert(all_logits_.end(), row, row + n_vocab);
-      }
-      n_logits_ += n;
-    } else if (last) {
-      last_logits_ = llama_get_logits_ith(context_.get(), static_cast<std::int32_t>(n - 1));
-      n_logits_ = 1;
-    }
-  }
-
   /// Asks for the nodes that store rows, and reads their sources once they are computed.
   static bool on_node(ggml_tensor* node, bool ask, void* self) {
     auto& stepper = *static_cast<EngineStepper*>(self);
@@ -133,9 +119,7 @@ class EngineStepper final : public Stepper {
   engine::ContextPtr context_;
   engine::Batch batch_;
   std::int64_t length_ = 0;
-  std::vector<float> all_logits_;
-  const float* last_logits_ = nullptr;
-  std::int64_t n_logits_ = 0;
+  LogitRows logits_;
 };
 
 }  // namespace

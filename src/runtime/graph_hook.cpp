@@ -4,11 +4,12 @@
 #include "runtime/graph_hook.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <string>
 
-#include "runtime/node_names.hpp"
+#include "runtime/graph_nodes.hpp"
 
 namespace volvelle {
 namespace {
@@ -31,13 +32,6 @@ void make_custom(ggml_tensor* node, ggml_custom_op_t function, void* userdata) {
   ggml_free(scratch);
 }
 
-float op_param(const ggml_tensor* node, int index) noexcept {
-  float value = 0;
-  std::memcpy(&value, reinterpret_cast<const char*>(node->op_params) + index * sizeof(float),
-              sizeof(float));
-  return value;
-}
-
 std::ptrdiff_t floats(std::size_t bytes) noexcept {
   return static_cast<std::ptrdiff_t>(bytes / sizeof(float));
 }
@@ -50,16 +44,21 @@ GraphHook::GraphHook(Options options, AttendWorkspace workspace)
     auto ops = std::make_unique<LayerOps>();
     ops->hook = this;
     ops->layer = LayerIndex(static_cast<std::int64_t>(i));
+    for (int reader = 0; reader < options_.readers[i]; ++reader) {
+      ops->readers.push_back(std::make_unique<Reader>(Reader{this, i, {}}));
+    }
     layers_.push_back(std::move(ops));
   }
 }
 
-void GraphHook::begin_ubatch(ContextMemory& memory, std::int64_t n_tokens) noexcept {
-  memory_ = &memory;
-  n_tokens_ = n_tokens;
-  last_mask_ = nullptr;
+void GraphHook::begin_ubatch(std::span<const UbatchPart> parts) noexcept {
+  parts_ = parts;
+  n_tokens_ = 0;
+  for (const UbatchPart& part : parts) n_tokens_ += std::ssize(part.tokens);
+  last_mask_ = {};
   problem_ = Problem::kNone;
   for (const auto& ops : layers_) {
+    ops->n_readers_seen = 0;
     ops->keys_written = 0;
     ops->values_written = 0;
     ops->attended = 0;
@@ -67,7 +66,7 @@ void GraphHook::begin_ubatch(ContextMemory& memory, std::int64_t n_tokens) noexc
 }
 
 Status GraphHook::finish_ubatch(bool completed) {
-  memory_ = nullptr;
+  parts_ = {};
   const bool not_finite = workspace_.take_not_finite();
   if (problem_ != Problem::kNone) {
     return Error{ErrorCode::kUnsupported, std::string("run: attention node '") + problem_node_ +
@@ -76,13 +75,17 @@ Status GraphHook::finish_ubatch(bool completed) {
   if (!completed) return {};
   mask_checked_ = mask_checked_ || n_tokens_ > 1;  // one token shows nothing about causality
   for (const auto& ops : layers_) {
-    if (ops->keys_written == 1 && ops->values_written == 1 && ops->attended == 1) continue;
-    return Error{
-        ErrorCode::kUnsupported,
-        "run: layer " + std::to_string(ops->layer.value()) +
-            " of this model does not write keys once, write values once and attend once (" +
-            std::to_string(ops->keys_written) + ", " + std::to_string(ops->values_written) + ", " +
-            std::to_string(ops->attended) + " times); this kind of layer is not served yet"};
+    const int writes = ops->readers.empty() ? 0 : 1;
+    const int reads = static_cast<int>(ops->readers.size());
+    if (ops->keys_written == writes && ops->values_written == writes && ops->attended == reads)
+      continue;
+    return Error{ErrorCode::kUnsupported,
+                 "run: layer " + std::to_string(ops->layer.value()) + " of this model wrote keys " +
+                     std::to_string(ops->keys_written) + " times, values " +
+                     std::to_string(ops->values_written) + " times and was attended to " +
+                     std::to_string(ops->attended) + " times, expected " + std::to_string(writes) +
+                     ", " + std::to_string(writes) + " and " + std::to_string(reads) +
+                     "; this kind of layer is not served yet"};
   }
   if (not_finite) {
     return Error{
@@ -109,7 +112,7 @@ const char* GraphHook::reason(Problem problem) noexcept {
     case Problem::kOrder:
       return "it would read rows of this step before they are written";
     case Problem::kMask:
-      return "its mask is not plain causal attention over one sequence";
+      return "its mask is not causal attention within a sequence and the layer's window";
   }
   return "";
 }
@@ -179,34 +182,40 @@ void GraphHook::rewrite_attention(ggml_tensor* node) {
   if (problem != Problem::kNone) return fail(problem, node->name);
 
   LayerOps& ops = *layers_[static_cast<std::size_t>(layer)];
+  if (ops.n_readers_seen == ops.readers.size()) return fail(Problem::kLayer, node->name);
+  Reader& reader = *ops.readers[ops.n_readers_seen++];
   const LayerShape& shape = layer_shape(LayerIndex(layer));
-  ops.shape = AttentionShape{.n_heads = static_cast<int>(node->src[0]->ne[2]),
-                             .n_kv_heads = shape.n_kv_heads,
-                             .head_dim_k = shape.head_dim_k,
-                             .head_dim_v = shape.head_dim_v,
-                             .k_type = options_.layout.k_type,
-                             .v_type = options_.layout.v_type,
-                             .scale = op_param(node, 0),
-                             .soft_cap = op_param(node, 2)};
-  make_custom(node, attend_layer, &ops);
+  reader.shape = AttentionShape{.n_heads = static_cast<int>(node->src[0]->ne[2]),
+                                .n_kv_heads = shape.n_kv_heads,
+                                .head_dim_k = shape.head_dim_k,
+                                .head_dim_v = shape.head_dim_v,
+                                .k_type = options_.layout.k_type,
+                                .v_type = options_.layout.v_type,
+                                .scale = op_param(node, 0),
+                                .soft_cap = op_param(node, 2)};
+  make_custom(node, attend_layer, &reader);
 }
 
-void GraphHook::capture(CapturedRows::Kind kind, const LayerOps& ops, const ggml_tensor* rows,
+void GraphHook::capture(CapturedRows::Kind kind, LayerIndex layer, const ggml_tensor* rows,
                         std::int64_t n_heads) noexcept {
   // q is [head_dim, n_tokens, n_heads] (permuted); key and value rows are [n_heads * head_dim,
   // n_tokens].
   const bool query = kind == CapturedRows::Kind::kQuery;
   const std::int64_t head_dim = query ? rows->ne[0] : rows->ne[0] / n_heads;
-  options_.capture(CapturedRows{
-      .kind = kind,
-      .layer = ops.layer,
-      .first_position = memory_->next_position(),
-      .n_tokens = rows->ne[1],
-      .n_heads = n_heads,
-      .head_dim = head_dim,
-      .data = static_cast<const float*>(rows->data),
-      .token_stride = floats(rows->nb[1]),
-      .head_stride = query ? floats(rows->nb[2]) : static_cast<std::ptrdiff_t>(head_dim)});
+  const auto* data = static_cast<const float*>(rows->data);
+  for (const UbatchPart& part : parts_) {
+    options_.capture(CapturedRows{
+        .kind = kind,
+        .layer = layer,
+        .first_position = part.memory->next_position(),
+        .n_tokens = std::ssize(part.tokens),
+        .n_heads = n_heads,
+        .head_dim = head_dim,
+        .data = data,
+        .token_stride = floats(rows->nb[1]),
+        .head_stride = query ? floats(rows->nb[2]) : static_cast<std::ptrdiff_t>(head_dim)});
+    data += std::ssize(part.tokens) * floats(rows->nb[1]);
+  }
 }
 
 void GraphHook::write_rows(CapturedRows::Kind kind, ggml_tensor* dst, int ith, int nth,
@@ -221,13 +230,19 @@ void GraphHook::write_rows(CapturedRows::Kind kind, ggml_tensor* dst, int ith, i
   if (ith == 0) {
     ++(keys ? ops.keys_written : ops.values_written);
     if (hook.options_.capture)
-      hook.capture(kind, ops, rows, hook.layer_shape(ops.layer).n_kv_heads);
+      hook.capture(kind, ops.layer, rows, hook.layer_shape(ops.layer).n_kv_heads);
   }
-  const auto* const data = static_cast<const char*>(rows->data);
-  for (std::int64_t i = ith; i < hook.n_tokens_; i += nth) {
-    const auto* const row =
-        reinterpret_cast<const float*>(data + i * static_cast<std::int64_t>(rows->nb[1]));
-    keys ? hook.memory_->write_k(ops.layer, i, row) : hook.memory_->write_v(ops.layer, i, row);
+  const auto* data = static_cast<const char*>(rows->data);
+  const auto stride = static_cast<std::int64_t>(rows->nb[1]);
+  std::int64_t first = 0;  // of the part, in the ubatch
+  for (const UbatchPart& part : hook.parts_) {
+    const std::int64_t n = std::ssize(part.tokens);
+    // Token t of the ubatch belongs to thread t mod nth, whatever part it is in.
+    for (std::int64_t i = ((ith - first) % nth + nth) % nth; i < n; i += nth) {
+      const auto* const row = reinterpret_cast<const float*>(data + (first + i) * stride);
+      keys ? part.memory->write_k(ops.layer, i, row) : part.memory->write_v(ops.layer, i, row);
+    }
+    first += n;
   }
 }
 
@@ -240,59 +255,79 @@ void GraphHook::write_values(ggml_tensor* dst, int ith, int nth, void* ops) noex
 }
 
 /// The engine's own mask must be what we assume. Its cells are emptied before every ubatch, so cell
-/// j holds token j: query i sees exactly the cells 0 to i.
-void GraphHook::check_mask(const ggml_tensor* mask) noexcept {
-  if (mask == last_mask_) return;  // all layers of a plain model share one mask
-  last_mask_ = mask;
+/// j holds token j: query i sees cell j exactly if both are of the same sequence, j is not later,
+/// and their distance is less than the layer's window.
+void GraphHook::check_mask(const ggml_tensor* mask, std::int64_t window) noexcept {
+  if (last_mask_ == std::pair(mask, window)) return;  // layers share their masks
+  last_mask_ = {mask, window};
   const bool half = mask->type == GGML_TYPE_F16;
   if (!half && mask->type != GGML_TYPE_F32) return fail(Problem::kMask, mask->name);
-  for (std::int64_t i = 0; i < n_tokens_; ++i) {
-    const char* const row =
-        static_cast<const char*>(mask->data) + i * static_cast<std::int64_t>(mask->nb[1]);
-    for (std::int64_t j = 0; j < mask->ne[0]; ++j) {
-      const float bias = half ? ggml_fp16_to_fp32(reinterpret_cast<const ggml_fp16_t*>(row)[j])
-                              : reinterpret_cast<const float*>(row)[j];
-      if (bias != 0.0f && bias != -INFINITY) return fail(Problem::kBias, mask->name);
-      if ((bias == 0.0f) != (j <= i)) return fail(Problem::kMask, mask->name);
+  std::int64_t first = 0;
+  for (const UbatchPart& part : parts_) {
+    const std::int64_t end = first + std::ssize(part.tokens);
+    for (std::int64_t i = first; i < end; ++i) {
+      const std::int64_t begin = window > 0 ? std::max(first, i - window + 1) : first;
+      const char* const row =
+          static_cast<const char*>(mask->data) + i * static_cast<std::int64_t>(mask->nb[1]);
+      for (std::int64_t j = 0; j < mask->ne[0]; ++j) {
+        const float bias = half ? ggml_fp16_to_fp32(reinterpret_cast<const ggml_fp16_t*>(row)[j])
+                                : reinterpret_cast<const float*>(row)[j];
+        if (bias != 0.0f && bias != -INFINITY) return fail(Problem::kBias, mask->name);
+        if ((bias == 0.0f) != (j >= begin && j <= i)) return fail(Problem::kMask, mask->name);
+      }
     }
+    first = end;
   }
 }
 
+void GraphHook::check_before_attention(const ggml_tensor* node, const Reader& reader) noexcept {
+  LayerOps& ops = *layers_[reader.layer];
+  ++ops.attended;
+  if (ops.keys_written != 1 || ops.values_written != 1) fail(Problem::kOrder, node->name);
+#ifdef NDEBUG
+  if (!mask_checked_)  // debug builds look at every ubatch
+#endif
+    check_mask(node->src[3], layer_shape(ops.layer).window);
+  if (options_.capture)
+    capture(CapturedRows::Kind::kQuery, ops.layer, node->src[0], node->src[0]->ne[2]);
+}
+
 void GraphHook::attend_layer(ggml_tensor* dst, int ith, int nth, void* userdata) noexcept {
-  auto& ops = *static_cast<LayerOps*>(userdata);
-  GraphHook& hook = *ops.hook;
+  const auto& reader = *static_cast<const Reader*>(userdata);
+  GraphHook& hook = *reader.hook;
   const auto start = std::chrono::steady_clock::now();
   const ggml_tensor* const q = dst->src[0];
   if (q->ne[1] != hook.n_tokens_) {
     if (ith == 0) hook.fail(Problem::kShape, dst->name);
     return;
   }
-  if (ith == 0) {
-    ++ops.attended;
-    if (ops.keys_written != 1 || ops.values_written != 1) hook.fail(Problem::kOrder, dst->name);
-#ifdef NDEBUG
-    if (!hook.mask_checked_)  // debug builds look at every ubatch
-#endif
-      hook.check_mask(dst->src[3]);
-    if (hook.options_.capture) hook.capture(CapturedRows::Kind::kQuery, ops, q, q->ne[2]);
+  if (ith == 0) hook.check_before_attention(dst, reader);
+  const LayerIndex layer(static_cast<std::int64_t>(reader.layer));
+  std::array<AttendTask, kMaxTasks> tasks;  // one for each memory
+  std::size_t n_tasks = 0;
+  std::ptrdiff_t first = 0;
+  for (const UbatchPart& part : hook.parts_) {
+    AttendTask& task = tasks[n_tasks++];
+    task.shape = reader.shape;
+    task.segments = part.memory->segments(layer);
+    task.visible = part.memory->visible(layer);
+    task.q_token_stride = floats(q->nb[1]);
+    task.q_head_stride = floats(q->nb[2]);
+    task.q = static_cast<const float*>(q->data) + first * task.q_token_stride;
+    task.out_token_stride = floats(dst->nb[2]);  // dst is [head_dim_v, n_heads, n_tokens]
+    task.out_head_stride = floats(dst->nb[1]);
+    task.out = static_cast<float*>(dst->data) + first * task.out_token_stride;
+    task.sink_logits =
+        dst->src[4] != nullptr ? static_cast<const float*>(dst->src[4]->data) : nullptr;
+    task.deterministic = hook.options_.deterministic;
+    first += std::ssize(part.tokens);
   }
-  AttendTask task;
-  task.shape = ops.shape;
-  task.segments = hook.memory_->segments(ops.layer);
-  task.visible = hook.memory_->visible();
-  task.q = static_cast<const float*>(q->data);
-  task.q_token_stride = floats(q->nb[1]);
-  task.q_head_stride = floats(q->nb[2]);
-  task.out = static_cast<float*>(dst->data);  // [head_dim_v, n_heads, n_tokens]
-  task.out_token_stride = floats(dst->nb[2]);
-  task.out_head_stride = floats(dst->nb[1]);
-  task.sink_logits =
-      dst->src[4] != nullptr ? static_cast<const float*>(dst->src[4]->data) : nullptr;
-  task.deterministic = hook.options_.deterministic;
-  attend(task, hook.workspace_, ith, nth);
-  if (ith == 0)
-    hook.attention_seconds_ +=
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  attend(std::span<const AttendTask>(tasks.data(), n_tasks), hook.workspace_, ith, nth);
+  if (ith != 0) return;
+  hook.attention_seconds_ +=
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (!hook.observer_) return;
+  for (std::size_t i = 0; i < n_tasks; ++i) hook.observer_(layer, tasks[i]);
 }
 
 }  // namespace volvelle

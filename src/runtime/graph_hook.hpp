@@ -6,15 +6,17 @@
 // stay as they are, so keys arrive rotated and queries arrive as the model made them. The engine's
 // own cache is never filled.
 //
-// Invariant, checked after every ubatch: each layer wrote its keys once, its values once, and
-// attended once. A model whose graph does anything else is refused, not approximated. Engine graphs
-// are reused between steps; a rewritten node stays rewritten. Thread rule: one ubatch at a time;
-// the ops run in the engine's threads.
+// Invariant, checked after every ubatch: each layer that has rows wrote its keys once, its values
+// once, and was read as often as the model's layers read it (more than once where layers share a KV
+// cache). A model whose graph does anything else is refused, not approximated. Engine graphs are
+// reused between steps; a rewritten node stays rewritten. Thread rule: one ubatch at a time; the
+// ops run in the engine's threads.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -25,10 +27,18 @@
 
 namespace volvelle {
 
+/// Consecutive tokens of a ubatch that go to one memory.
+struct UbatchPart {
+  ContextMemory* memory = nullptr;
+  std::span<const TokenId> tokens;
+  Logits want = Logits::kNone;
+};
+
 class GraphHook {
  public:
   struct Options {
     StoreLayout layout;
+    std::vector<int> readers;  // [n_layers]: attention nodes that read each layer's rows
     bool deterministic = false;
     CaptureSink capture;
     CancelToken cancel;
@@ -37,8 +47,10 @@ class GraphHook {
   GraphHook(const GraphHook&) = delete;
   GraphHook& operator=(const GraphHook&) = delete;
 
-  /// The memory that the next graph writes and reads; it has a pending append of n_tokens.
-  void begin_ubatch(ContextMemory& memory, std::int64_t n_tokens) noexcept;
+  void set_observer(AttentionObserver observer) { observer_ = std::move(observer); }
+  /// The memories that the next graph writes and reads, in the order of its tokens (at most
+  /// kMaxTasks); each has a pending append of its part. `parts` must live until finish_ubatch().
+  void begin_ubatch(std::span<const UbatchPart> parts) noexcept;
   /// The first problem of the ubatch that just ran, or ok. `completed`: the engine computed the
   /// whole graph.
   Status finish_ubatch(bool completed);
@@ -50,10 +62,18 @@ class GraphHook {
 
  private:
   enum class Problem { kNone, kShape, kType, kDevice, kBias, kLayer, kMask, kOrder };
+  /// An attention node that reads a layer's rows.
+  struct Reader {
+    GraphHook* hook = nullptr;
+    std::size_t layer = 0;
+    AttentionShape shape;
+  };
+  /// A layer that has rows. Addresses are stable: they are the ops' userdata.
   struct LayerOps {
     GraphHook* hook = nullptr;
     LayerIndex layer;
-    AttentionShape shape;
+    std::vector<std::unique_ptr<Reader>> readers;
+    std::size_t n_readers_seen = 0;  // in the graph that is being visited
     std::atomic<int> keys_written{0};
     std::atomic<int> values_written{0};
     std::atomic<int> attended{0};
@@ -65,9 +85,10 @@ class GraphHook {
   void rewrite_attention(ggml_tensor* node);
   Problem check_attention(const ggml_tensor* node, std::int64_t layer) const;
   void fail(Problem problem, const char* node_name) noexcept;
-  void check_mask(const ggml_tensor* mask) noexcept;
-  void capture(CapturedRows::Kind kind, const LayerOps& ops, const ggml_tensor* rows,
+  void check_mask(const ggml_tensor* mask, std::int64_t window) noexcept;
+  void capture(CapturedRows::Kind kind, LayerIndex layer, const ggml_tensor* rows,
                std::int64_t n_heads) noexcept;
+  void check_before_attention(const ggml_tensor* node, const Reader& reader) noexcept;
 
   const LayerShape& layer_shape(LayerIndex layer) const noexcept {
     return options_.layout.layers[static_cast<std::size_t>(layer.value())];
@@ -82,10 +103,11 @@ class GraphHook {
   Options options_;
   AttendWorkspace workspace_;
   std::vector<std::unique_ptr<LayerOps>> layers_;  // stable addresses: they are the ops' userdata
-  ContextMemory* memory_ = nullptr;
+  AttentionObserver observer_;
+  std::span<const UbatchPart> parts_;
   std::int64_t n_tokens_ = 0;
   bool mask_checked_ = false;
-  const ggml_tensor* last_mask_ = nullptr;
+  std::pair<const ggml_tensor*, std::int64_t> last_mask_{};  // and the window it was checked for
   double attention_seconds_ = 0;
   std::atomic<Problem> problem_{Problem::kNone};
   char problem_node_[GGML_MAX_NAME] = {};  // no string: it is set on engine threads

@@ -3,8 +3,11 @@
 // Weights stay on the host; layers on a GPU are untested.
 #include "volvelle/runtime/model.hpp"
 
+#include <algorithm>
+
 #include "base/result_macros.hpp"
 #include "runtime/fingerprint.hpp"
+#include "runtime/graph_probe.hpp"
 #include "runtime/model_impl.hpp"
 #include "runtime/model_metadata.hpp"
 #include "runtime/tokenizer_impl.hpp"
@@ -30,9 +33,6 @@ Status require_agreement(const llama_model* model, const ModelInfo& info) {
   VOLVELLE_RETURN_IF_ERROR(check("embedding length", info.n_embd, llama_model_n_embd(model)));
   VOLVELLE_RETURN_IF_ERROR(
       check("context length", info.context_length, llama_model_n_ctx_train(model)));
-  VOLVELLE_RETURN_IF_ERROR(
-      check("KV head count", info.layers.front().n_kv_heads, llama_model_n_head_kv(model)));
-  VOLVELLE_RETURN_IF_ERROR(check("sliding window", 0, llama_model_n_swa(model)));
   if (llama_model_is_recurrent(model) || llama_model_is_hybrid(model) ||
       llama_model_is_diffusion(model) || llama_model_has_encoder(model) ||
       !llama_model_has_decoder(model)) {
@@ -41,6 +41,18 @@ Status require_agreement(const llama_model* model, const ModelInfo& info) {
                      ") is not a plain decoder with a KV cache, which is all this version serves"};
   }
   return {};
+}
+
+/// The graph's own view of the layers takes the place of the metadata's.
+void take_layers(const std::vector<ProbedLayer>& probed, ModelInfo& info) {
+  info.layers.clear();
+  info.layer_readers.clear();
+  info.n_heads = 0;
+  for (const ProbedLayer& layer : probed) {
+    info.layers.push_back(layer.shape);
+    info.layer_readers.push_back(layer.readers);
+    info.n_heads = std::max(info.n_heads, layer.n_heads);
+  }
 }
 
 RopeLayout layout_of(llama_rope_type type) {
@@ -86,6 +98,9 @@ Result<Model> Model::load(const std::filesystem::path& path, const ModelOptions&
                                          engine::take_errors()};
   }
   VOLVELLE_RETURN_IF_ERROR(require_agreement(impl->engine_model.get(), impl->info));
+  VOLVELLE_ASSIGN_OR_RETURN(const std::vector<ProbedLayer> layers,
+                            probe_layers(impl->engine_model.get()));
+  take_layers(layers, impl->info);
   const llama_vocab* const vocab = llama_model_get_vocab(impl->engine_model.get());
   impl->info.n_vocab = llama_vocab_n_tokens(vocab);
   impl->info.rope.layout = layout_of(llama_model_rope_type(impl->engine_model.get()));

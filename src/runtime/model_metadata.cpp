@@ -219,11 +219,9 @@ Status require_servable(const GgufFile& file, const ModelInfo& info) {
   if (file.integer("split.count").value_or(0) > 1) {
     return refuse("its weights in several files (a split GGUF; merge them with llama-gguf-split)");
   }
-  if (positive("attention.sliding_window")) return refuse("sliding-window attention layers");
   if (positive("attention.chunk_size")) return refuse("chunked attention layers");
   if (positive("attention.max_alibi_bias")) return refuse("ALiBi position biases");
   if (positive("attention.kv_lora_rank")) return refuse("multi-head latent attention (MLA)");
-  if (positive("attention.shared_kv_layers")) return refuse("layers that share one KV cache");
   if (positive("ssm.state_size") || positive("wkv.head_size") ||
       keys.find("attention.recurrent_layers") != nullptr) {
     return refuse("recurrent layers");

@@ -8,6 +8,7 @@
 
 #include "base/result_macros.hpp"
 #include "runtime/graph_hook.hpp"
+#include "runtime/logit_rows.hpp"
 #include "runtime/model_impl.hpp"
 
 namespace volvelle {
@@ -36,6 +37,12 @@ bool all_finite(std::span<const float> row) noexcept {
   return std::all_of(poison, poison + kSums, [](float sum) { return sum == 0.0f; });
 }
 
+/// Whether the logits of token `i` of a part are wanted.
+bool wants_logits(const UbatchPart& part, std::int64_t i) noexcept {
+  return part.want == Logits::kAll ||
+         (part.want == Logits::kLast && i + 1 == std::ssize(part.tokens));
+}
+
 }  // namespace
 
 struct Session::Impl {
@@ -45,17 +52,19 @@ struct Session::Impl {
   std::unique_ptr<GraphHook> hook;
   engine::ContextPtr context;
   engine::Batch batch;
-  std::vector<float> all_logits;       // [n_tokens of the last kAll step, n_vocab]
-  const float* last_logits = nullptr;  // the engine's own buffer
-  std::int64_t n_logits = 0;
+  LogitRows logit_rows;
+  std::vector<std::int64_t> first_logits;  // of each step of the last batch, and the end
 
   Impl(const Model& m, SessionOptions o)
-      : model(m), options(std::move(o)), batch(options.n_ubatch) {}
+      : model(m),
+        options(std::move(o)),
+        batch(options.n_ubatch),
+        logit_rows(model.info().n_vocab) {}
 
-  Status run_ubatch(ContextMemory& memory, std::span<const TokenId> tokens, bool last, bool all);
-  Status decode(std::int64_t first_position, std::span<const TokenId> tokens, bool last, bool all);
-  Status check_logits(std::int64_t n, bool last, bool all) const;
-  void keep_logits(std::int64_t first, std::int64_t n, bool last, bool all);
+  Status check(std::span<const SequenceStep> steps) const;
+  Status run_ubatch(std::span<const UbatchPart> parts);
+  Status decode(std::span<const UbatchPart> parts);
+  Status keep_logits(std::span<const UbatchPart> parts);
 };
 
 Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -72,6 +81,11 @@ Result<Session> Session::create(const Model& model, const SessionOptions& option
   auto impl = std::make_unique<Impl>(model, options);
   const ModelInfo& info = model.info();
   impl->layout = StoreLayout{info.layers, options.kv.k, options.kv.v};
+  if (options.max_sequences < 1 || options.max_sequences > kMaxSequences) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "session: expected 1 to " + std::to_string(kMaxSequences) + " sequences, got " +
+                     std::to_string(options.max_sequences)};
+  }
 
   const int n_threads = engine::thread_count(options.n_threads);
   const int n_threads_batch = options.n_threads_batch > 0 ? options.n_threads_batch : n_threads;
@@ -87,12 +101,14 @@ Result<Session> Session::create(const Model& model, const SessionOptions& option
       auto workspace, AttendWorkspace::create(std::max(n_threads, n_threads_batch), info.n_heads,
                                               max_dim_k, max_dim_v));
   impl->hook = std::make_unique<GraphHook>(
-      GraphHook::Options{impl->layout, options.deterministic, options.capture, options.cancel},
+      GraphHook::Options{impl->layout, info.layer_readers, options.deterministic, options.capture,
+                         options.cancel},
       std::move(workspace));
 
   engine::ContextRequest request;
   request.n_ctx = std::max(options.n_ubatch, kMinEngineCells);
   request.n_ubatch = options.n_ubatch;
+  request.n_sequences = options.max_sequences;
   request.n_threads = n_threads;
   request.n_threads_batch = n_threads_batch;
   request.callback = &GraphHook::on_node;
@@ -118,111 +134,142 @@ Result<ContextMemory> Session::begin(const MemorySpec& spec) const {
 }
 
 Status Session::step(ContextMemory& memory, std::span<const TokenId> tokens, Logits want) {
+  const SequenceStep one{&memory, tokens, want};
+  return step(std::span(&one, 1));
+}
+
+Status Session::step(std::span<const SequenceStep> steps) {
   Impl& self = *impl_;
-  self.n_logits = 0;
-  if (tokens.empty()) return {};
-  if (memory.layout() != self.layout) {
-    return Error{ErrorCode::kMismatch,
-                 "run: the memory's layers or storage types are not those of this session"};
+  self.logit_rows.clear();
+  self.first_logits.assign(1, 0);
+  VOLVELLE_RETURN_IF_ERROR(self.check(steps));
+  std::vector<UbatchPart> parts;  // of the ubatch that is being filled
+  std::int64_t room = self.options.n_ubatch;
+  const auto flush = [&]() -> Status {
+    if (parts.empty()) return {};
+    room = self.options.n_ubatch;
+    return self.run_ubatch(std::exchange(parts, {}));
+  };
+  std::int64_t n_logits = 0;
+  for (const SequenceStep& step : steps) {
+    const auto n = static_cast<std::int64_t>(step.tokens.size());
+    for (std::int64_t done = 0; done < n;) {
+      const std::int64_t size = std::min(room, n - done);
+      const bool last = done + size == n;
+      const Logits want = step.want == Logits::kLast && !last ? Logits::kNone : step.want;
+      parts.push_back(
+          {step.memory,
+           step.tokens.subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(size)),
+           want});
+      done += size;
+      room -= size;
+      if (room == 0) VOLVELLE_RETURN_IF_ERROR(flush());
+    }
+    n_logits += step.want == Logits::kAll ? n : step.want == Logits::kLast && n > 0 ? 1 : 0;
+    self.first_logits.push_back(n_logits);
   }
-  const auto n = static_cast<std::int64_t>(tokens.size());
-  const std::int64_t limit = self.model.info().context_length;
-  if (memory.length() + n > limit) return context_exceeded(memory.length(), n, limit);
-  for (const TokenId token : tokens) {
-    if (token < 0 || token >= self.model.info().n_vocab) {
+  return flush();
+}
+
+Status Session::Impl::check(std::span<const SequenceStep> steps) const {
+  if (std::ssize(steps) > options.max_sequences) {
+    return Error{ErrorCode::kInvalidArgument, "run: " + std::to_string(steps.size()) +
+                                                  " memories in one step, but the session " +
+                                                  "was made for " +
+                                                  std::to_string(options.max_sequences)};
+  }
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const ContextMemory& memory = *steps[i].memory;
+    const auto same = [&](const SequenceStep& other) { return other.memory == &memory; };
+    if (std::any_of(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(i), same)) {
+      return Error{ErrorCode::kInvalidArgument, "run: a memory is named twice in one step"};
+    }
+    if (memory.layout() != layout) {
+      return Error{ErrorCode::kMismatch,
+                   "run: the memory's layers or storage types are not those of this session"};
+    }
+    const auto n = static_cast<std::int64_t>(steps[i].tokens.size());
+    const std::int64_t limit = model.info().context_length;
+    if (memory.length() + n > limit) return context_exceeded(memory.length(), n, limit);
+    for (const TokenId token : steps[i].tokens) {
+      if (token >= 0 && token < model.info().n_vocab) continue;
       return Error{ErrorCode::kInvalidArgument,
                    "run: token " + std::to_string(token) + " is not in the vocabulary of " +
-                       std::to_string(self.model.info().n_vocab) + " tokens"};
+                       std::to_string(model.info().n_vocab) + " tokens"};
     }
-  }
-  for (std::int64_t done = 0; done < n;) {
-    const std::int64_t size = std::min<std::int64_t>(self.options.n_ubatch, n - done);
-    const bool last = done + size == n;
-    const std::span<const TokenId> ubatch =
-        tokens.subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(size));
-    VOLVELLE_RETURN_IF_ERROR(
-        self.run_ubatch(memory, ubatch, last && want != Logits::kNone, want == Logits::kAll));
-    self.keep_logits(done, size, last && want == Logits::kLast, want == Logits::kAll);
-    done += size;
   }
   return {};
 }
 
-Status Session::Impl::run_ubatch(ContextMemory& memory, std::span<const TokenId> tokens, bool last,
-                                 bool all) {
+Status Session::Impl::run_ubatch(std::span<const UbatchPart> parts) {
   if (options.cancel.cancelled()) return Error{ErrorCode::kCancelled, "run: interrupted"};
-  const std::int64_t first_position = memory.length();
-  VOLVELLE_RETURN_IF_ERROR(memory.begin(tokens));
-  hook->begin_ubatch(memory, static_cast<std::int64_t>(tokens.size()));
-  const Status decoded = decode(first_position, tokens, last, all);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    Status begun = parts[i].memory->begin(parts[i].tokens);
+    if (begun.ok()) continue;
+    for (std::size_t done = 0; done < i; ++done) parts[done].memory->rollback();
+    return begun;
+  }
+  const std::int64_t logits_before = logit_rows.size();
+  hook->begin_ubatch(parts);
+  const Status decoded = decode(parts);
   const Status served = hook->finish_ubatch(decoded.ok());
-  const Status finite = decoded.ok() && served.ok()
-                            ? check_logits(static_cast<std::int64_t>(tokens.size()), last, all)
-                            : Status();
-  if (decoded.ok() && served.ok() && finite.ok()) {
-    memory.commit();
+  const Status kept = decoded.ok() && served.ok() ? keep_logits(parts) : Status();
+  if (decoded.ok() && served.ok() && kept.ok()) {
+    for (const UbatchPart& part : parts) part.memory->commit();
     return {};
   }
-  memory.rollback();
-  n_logits = 0;
+  for (const UbatchPart& part : parts) part.memory->rollback();
+  logit_rows.truncate(logits_before);
   if (options.cancel.cancelled()) return Error{ErrorCode::kCancelled, "run: interrupted"};
   // A problem that the hook found also aborts the engine; the hook's sentence is the one that
   // explains.
   if (!served.ok()) return served;
-  return decoded.ok() ? finite : decoded;
+  return decoded.ok() ? kept : decoded;
 }
 
-Status Session::Impl::decode(std::int64_t first_position, std::span<const TokenId> tokens,
-                             bool last, bool all) {
-  // The engine's cells of the ubatch before are of no use to anyone; with its sequence empty a
+Status Session::Impl::decode(std::span<const UbatchPart> parts) {
+  // The engine's cells of the ubatch before are of no use to anyone; with its sequences empty a
   // batch may start anywhere.
-  llama_memory_seq_rm(llama_get_memory(context.get()), 0, -1, -1);
-  batch.assign(tokens.data(), static_cast<int>(tokens.size()), first_position, last, all);
+  llama_memory_seq_rm(llama_get_memory(context.get()), -1, -1, -1);
+  batch.clear();
+  for (std::size_t s = 0; s < parts.size(); ++s) {
+    const std::int64_t first = parts[s].memory->length();
+    for (std::int64_t i = 0; i < std::ssize(parts[s].tokens); ++i) {
+      batch.add(parts[s].tokens[static_cast<std::size_t>(i)], first + i, static_cast<int>(s),
+                wants_logits(parts[s], i));
+    }
+  }
   const int rc = llama_decode(context.get(), batch.get());
   if (rc == 0) return {};
-  return Error{ErrorCode::kEngine, "run: the engine failed with code " + std::to_string(rc) +
-                                       " at position " + std::to_string(first_position) + " " +
-                                       engine::take_errors()};
+  return Error{ErrorCode::kEngine,
+               "run: the engine failed with code " + std::to_string(rc) + " at position " +
+                   std::to_string(parts.front().memory->length()) + " " + engine::take_errors()};
 }
 
 /// Weights can be damaged behind attention too; a sampler would make a token of NaN.
-Status Session::Impl::check_logits(std::int64_t n, bool last, bool all) const {
-  for (std::int64_t i = all ? 0 : n - 1; i < n && (all || last); ++i) {
-    const float* const row = llama_get_logits_ith(context.get(), static_cast<std::int32_t>(i));
-    if (all_finite({row, static_cast<std::size_t>(model.info().n_vocab)})) continue;
-    return Error{ErrorCode::kNumeric,
-                 "run: the model's logits hold NaN or infinity; the model file is damaged or its "
-                 "numbers overflow"};
+Status Session::Impl::keep_logits(std::span<const UbatchPart> parts) {
+  int token = 0;
+  for (const UbatchPart& part : parts) {
+    for (std::int64_t i = 0; i < std::ssize(part.tokens); ++i, ++token) {
+      if (!wants_logits(part, i)) continue;
+      if (all_finite(logit_rows.append(context.get(), token))) continue;
+      return Error{ErrorCode::kNumeric,
+                   "run: the model's logits hold NaN or infinity; the model file is damaged or its "
+                   "numbers overflow"};
+    }
   }
   return {};
 }
 
-void Session::Impl::keep_logits(std::int64_t first, std::int64_t n, bool last, bool all) {
-  const auto n_vocab = static_cast<std::size_t>(model.info().n_vocab);
-  if (last) {
-    last_logits = llama_get_logits_ith(context.get(), static_cast<std::int32_t>(n - 1));
-    n_logits = 1;
-  }
-  if (!all) return;
-  all_logits.resize(static_cast<std::size_t>(first + n) * n_vocab);
-  for (std::int64_t i = 0; i < n; ++i) {
-    const float* row = llama_get_logits_ith(context.get(), static_cast<std::int32_t>(i));
-    std::copy_n(row, n_vocab,
-                all_logits.begin() +
-                    static_cast<std::ptrdiff_t>(static_cast<std::size_t>(first + i) * n_vocab));
-  }
-  last_logits = nullptr;
-  n_logits = first + n;
+std::span<const float> Session::sequence_logits(std::size_t s, std::int64_t i) const {
+  const std::vector<std::int64_t>& first = impl_->first_logits;
+  if (s + 1 >= first.size() || i < 0 || i >= first[s + 1] - first[s])
+    throw std::logic_error("Session::logits: the last step kept no such row");
+  return impl_->logit_rows.row(first[s] + i);
 }
 
-std::span<const float> Session::logits(std::int64_t i) const {
-  const Impl& self = *impl_;
-  if (i < 0 || i >= self.n_logits)
-    throw std::logic_error("Session::logits: the last step kept no such row");
-  const auto n_vocab = static_cast<std::size_t>(self.model.info().n_vocab);
-  if (self.last_logits != nullptr) return {self.last_logits, n_vocab};
-  return std::span<const float>(self.all_logits)
-      .subspan(static_cast<std::size_t>(i) * n_vocab, n_vocab);
+void Session::set_observer(AttentionObserver observer) {
+  impl_->hook->set_observer(std::move(observer));
 }
 
 double Session::take_attention_seconds() noexcept { return impl_->hook->take_attention_seconds(); }

@@ -49,7 +49,7 @@ bool write_memory_seed(const path& file, std::int64_t n, const std::string& spec
     record.ranges.push_back(i == 0 ? ByteRange{} : ByteRange{i - 1, i});
     positions.emplace_back(i);
   }
-  auto writer = MemoryFileWriter::create(file, record, layout, positions);
+  auto writer = MemoryFileWriter::create(file, record, layout, {positions});
   return writer.ok() && writer->finish().ok();
 }
 

@@ -10,14 +10,14 @@
 namespace volvelle::fuzz {
 namespace {
 
-void touch_rows(const OpenedMemory& memory, std::span<const std::byte> file) {
-  const auto data = file.subspan(memory.header.data_offset);
-  const RowBlock block =
-      memory_format::row_planes(memory.header, memory.shape, const_cast<std::byte*>(data.data()));
+void touch_group(const OpenedMemory& memory, std::span<const std::byte> data, std::size_t group) {
+  const RowBlock block = memory_format::row_planes(memory.header, memory.shape, group,
+                                                   const_cast<std::byte*>(data.data()));
   require(block.layers.size() == memory.shape.layout.layers.size());
-  require(block.capacity == static_cast<std::int64_t>(memory.row_positions.size()));
+  require(block.capacity == static_cast<std::int64_t>(memory.row_positions[group].size()));
   volatile unsigned char sink = 0;  // keeps the reads
   for (std::size_t i = 0; i < block.layers.size(); ++i) {
+    if (memory.shape.group_of_layer[i] != static_cast<int>(group)) continue;
     const auto heads = static_cast<std::size_t>(memory.shape.layout.layers[i].n_kv_heads);
     const RowBlock::LayerPlanes& planes = block.layers[i];
     sink = sink ^
@@ -25,6 +25,12 @@ void touch_rows(const OpenedMemory& memory, std::span<const std::byte> file) {
     sink = sink ^
            std::to_integer<unsigned char>(planes.v[0] ^ planes.v[heads * planes.v_head_stride - 1]);
   }
+}
+
+void touch_rows(const OpenedMemory& memory, std::span<const std::byte> file) {
+  const auto data = file.subspan(memory.header.data_offset);
+  for (std::size_t group = 0; group < memory.row_positions.size(); ++group)
+    touch_group(memory, data, group);
 }
 
 }  // namespace

@@ -52,13 +52,13 @@ TEST_F(FoldState, InvariantsAfterEveryStep) {
     EXPECT_EQ(state_defect(driver.memory(), length), "");
     EXPECT_EQ(driver.memory().length(), driver.n_consumed());
     // Old rows keep their contents and their place.
-    EXPECT_EQ(state_rows(driver.memory().store(), 0, before), old_rows);
+    EXPECT_EQ(state_rows(driver.memory().groups().front().store(), 0, before), old_rows);
     std::vector<const std::byte*> places;
     for (const KeyValueSegment& segment : driver.memory().segments(LayerIndex(2))) {
       places.push_back(segment.k);
     }
     for (std::size_t i = 0; i < old_places.size(); ++i) EXPECT_EQ(places[i], old_places[i]);
-    old_rows = state_rows(driver.memory().store(), 0, length);
+    old_rows = state_rows(driver.memory().groups().front().store(), 0, length);
     old_places = places;
   }
 }
@@ -102,12 +102,12 @@ TEST_F(FoldState, ResumingFromACloneChangesNothing) {
 TEST_F(FoldState, ClonesDoNotAlias) {
   MemoryDriver driver = toy_driver();
   step(driver, 0, 200);
-  const std::vector<float> rows = state_rows(driver.memory().store(), 0, 200);
+  const std::vector<float> rows = state_rows(driver.memory().groups().front().store(), 0, 200);
   MemoryDriver clone = driver.clone();
   const std::vector<TokenId> other = random_tokens(150, 24);
   const std::vector<float> branch = toy_step(net_, clone, other, Order::kFixed);
   EXPECT_EQ(driver.memory().length(), 200);
-  EXPECT_EQ(state_rows(driver.memory().store(), 0, 200), rows);
+  EXPECT_EQ(state_rows(driver.memory().groups().front().store(), 0, 200), rows);
   EXPECT_EQ(step(driver, 200, 300), logits_of(200, 300));
 
   // The branch equals a run that never was a branch.
@@ -116,7 +116,7 @@ TEST_F(FoldState, ClonesDoNotAlias) {
   const std::vector<float> alone = driver_logits(net_, joined, 350);
   EXPECT_EQ(branch, std::vector<float>(alone.begin() + 200 * static_cast<std::ptrdiff_t>(kToyVocab),
                                        alone.end()));
-  EXPECT_EQ(state_rows(clone.memory().store(), 0, 200), rows);
+  EXPECT_EQ(state_rows(clone.memory().groups().front().store(), 0, 200), rows);
   EXPECT_NE(branch, logits_of(200, 350));
 }
 

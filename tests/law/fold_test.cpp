@@ -48,11 +48,11 @@ TEST_F(Fold, DeterministicAttentionIsBitwiseEqual) {
     const DriverOptions options{.spec = types};
     MemoryDriver full = toy_driver(options);
     const std::vector<float> expected = toy_fold(net_, full, tokens_, kTokens);
-    const std::vector<float> rows = state_rows(full.memory().store(), 0, kTokens);
+    const std::vector<float> rows = state_rows(full.memory().groups().front().store(), 0, kTokens);
     for (const std::int64_t chunk : kChunks) {
       MemoryDriver driver = toy_driver(options);
       EXPECT_EQ(toy_fold(net_, driver, tokens_, chunk), expected) << types << " chunk " << chunk;
-      EXPECT_EQ(state_rows(driver.memory().store(), 0, kTokens), rows) << types << " " << chunk;
+      EXPECT_EQ(state_rows(driver.memory().groups().front().store(), 0, kTokens), rows) << types << " " << chunk;
     }
   }
 }

@@ -63,7 +63,7 @@ class MemoryDriver {
   void begin(std::span<const TokenId> tokens) {
     tokens_.assign(tokens.begin(), tokens.end());
     memory_.begin(tokens).value();
-    visible_.assign(memory_.visible().begin(), memory_.visible().end());
+    visible_.assign(memory_.visible(LayerIndex(0)).begin(), memory_.visible(LayerIndex(0)).end());
     for (std::size_t i = 0; i < visible_.size(); ++i) mutate_visible(visible_[i], i);
     doubles_.clear();
   }

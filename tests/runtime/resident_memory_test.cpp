@@ -64,8 +64,8 @@ TEST(ResidentMemory, StaysFlatWhenRowsGoToAFile) {
   std::vector<Position> positions;
   for (std::size_t i = 0; i < kTokens; ++i) positions.emplace_back(static_cast<std::int64_t>(i));
   MemoryFileWriter writer =
-      require(MemoryFileWriter::create(folder / "a.vmem", record, session.layout(), positions));
-  require(memory.write_into(writer.rows()));
+      require(MemoryFileWriter::create(folder / "a.vmem", record, session.layout(), {positions}));
+  require(memory.write_into(0, writer.rows()));
   EXPECT_LE(fold_growth(model, session, memory).measured, kSlack);
 }
 

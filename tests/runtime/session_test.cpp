@@ -63,9 +63,9 @@ TEST(Session, WritingIntoTheFileWhileFoldingGivesTheSameMemory) {
     positions.emplace_back(static_cast<std::int64_t>(i));
   {
     MemoryFileWriter writer = require(MemoryFileWriter::create(folder / "a.vmem", record_of(tokens),
-                                                               session.layout(), positions));
+                                                               session.layout(), {positions}));
     ContextMemory memory = require(session.begin(MemorySpec::full_memory()));
-    require(memory.write_into(writer.rows()));
+    require(memory.write_into(0, writer.rows()));
     require(session.step(memory, tokens, Logits::kNone));
     require(writer.finish());
   }
@@ -132,7 +132,7 @@ TEST(Session, CancelLeavesTheMemoryUsable) {
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kCancelled);
   EXPECT_EQ(memory.length(), 32);
-  EXPECT_EQ(memory.store().n_rows(), 32);
+  EXPECT_EQ(memory.groups().front().store().n_rows(), 32);
 
   Session again = open_session(model, 16);
   require(again.step(memory, std::span(tokens).subspan(32), Logits::kLast));
@@ -177,7 +177,7 @@ TEST(Session, WindowMemoryKeepsFewRows) {
   require(session.step(memory, std::vector<TokenId>(20000, 7), Logits::kNone));
   EXPECT_EQ(memory.length(), 20000);
   // At most the sink's block, the window's blocks and the one being written stay.
-  EXPECT_LE(memory.store().reserved_bytes(),
+  EXPECT_LE(memory.groups().front().store().reserved_bytes(),
             4 * KvStore::kBlockRows * memory.layout().bytes_per_token());
 }
 

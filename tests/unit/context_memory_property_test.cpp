@@ -135,8 +135,8 @@ class Sequence {
 
   // Pending token i sees exactly the positions of the rule, and their rows hold what was written.
   void check_seen(const Pair& pair, const std::vector<ModelToken>& after, std::size_t i) const {
-    const KvStore& store = pair.memory.store();
-    const VisibleRows rows = pair.memory.visible()[i];
+    const KvStore& store = pair.memory.groups().front().store();
+    const VisibleRows rows = pair.memory.visible(LayerIndex(0))[i];
     const std::int64_t t = pair.memory.length() + static_cast<std::int64_t>(i);
     ASSERT_LE(0, rows.sink_end);
     ASSERT_LE(rows.sink_end, rows.begin);
@@ -179,9 +179,10 @@ class Sequence {
   void save_and_restore(Pair& pair) {
     if (pair.model.empty()) return;
     std::vector<Position> positions;
-    for (const auto& [begin, end] : pair.memory.rows_to_keep()) {
+    for (const auto& [begin, end] : pair.memory.groups().front().rows_to_keep()) {
       for (std::int64_t row = begin; row < end; ++row) {
-        positions.push_back(pair.memory.store().positions()[static_cast<std::size_t>(row)]);
+        positions.push_back(
+            pair.memory.groups().front().store().positions()[static_cast<std::size_t>(row)]);
       }
     }
     auto block =
@@ -198,8 +199,9 @@ class Sequence {
       copy.commit();
     }
     block->writable = positions.empty();
+    const SavedRows saved{block, positions};
     auto restored = ContextMemory::restore(small_layout(), rule_.spec(), pair.memory.tokens(),
-                                           block, positions);
+                                           std::span(&saved, 1));
     ASSERT_TRUE(restored.ok()) << restored.error().message;
     pair.memory = std::move(restored).value();
     drop(pair.model);

@@ -47,11 +47,12 @@ void feed(ContextMemory& memory, std::int64_t n, std::int64_t chunk) {
 // Positions that the next `n` tokens would see, each as a list.
 std::vector<std::vector<std::int64_t>> seen_by_next(ContextMemory& memory, std::int64_t n) {
   std::vector<std::int64_t> positions;
-  for (const Position p : memory.store().positions()) positions.push_back(p.value());
+  for (const Position p : memory.groups().front().store().positions())
+    positions.push_back(p.value());
   for (std::int64_t i = 0; i < n; ++i) positions.push_back(memory.length() + i);
   EXPECT_TRUE(memory.begin(some_tokens(n)).ok());
   std::vector<std::vector<std::int64_t>> out;
-  for (const VisibleRows& rows : memory.visible()) {
+  for (const VisibleRows& rows : memory.visible(LayerIndex(0))) {
     out.emplace_back(positions.begin(), positions.begin() + rows.sink_end);
     out.back().insert(out.back().end(), positions.begin() + rows.begin,
                       positions.begin() + rows.end);
@@ -121,13 +122,14 @@ TEST(ContextMemory, WindowsDoNotDependOnChunking) {
 TEST(ContextMemory, ConstantMemoryBehindTheWindow) {
   ContextMemory memory = memory_of("sink(4)+window(256)");
   feed(memory, 6000, 32);
-  const std::size_t early = memory.store().reserved_bytes();
+  const std::size_t early = memory.groups().front().store().reserved_bytes();
   feed(memory, 12000, 32);
   EXPECT_EQ(memory.length(), 18000);
-  EXPECT_LE(memory.store().reserved_bytes(), early + early / 3);
-  EXPECT_LE(memory.store().segments(LayerIndex(0)).size(), 3u);
+  EXPECT_LE(memory.groups().front().store().reserved_bytes(), early + early / 3);
+  EXPECT_LE(memory.groups().front().store().segments(LayerIndex(0)).size(), 3u);
   for (std::int64_t sink = 0; sink < 4; ++sink) {
-    EXPECT_TRUE(holds_known(memory.store(), sink, static_cast<std::uint64_t>(sink)));
+    EXPECT_TRUE(
+        holds_known(memory.groups().front().store(), sink, static_cast<std::uint64_t>(sink)));
   }
 }
 
@@ -141,7 +143,8 @@ TEST(ContextMemory, TruncateWithinTheSpareBlock) {
     const std::int64_t begin = window_begin(memory.spec(), 4032);
     EXPECT_EQ(seen_by_next(memory, 1)[0], join(4, begin, 4033));
     for (std::int64_t p = begin; p < 4032; ++p) {
-      ASSERT_TRUE(holds_known(memory.store(), p, static_cast<std::uint64_t>(p))) << p;
+      ASSERT_TRUE(holds_known(memory.groups().front().store(), p, static_cast<std::uint64_t>(p)))
+          << p;
     }
   }
 }
@@ -194,7 +197,7 @@ TEST(ContextMemory, RollbackRestoresTheStateBefore) {
   ASSERT_TRUE(memory.begin(some_tokens(300)).ok());
   memory.rollback();
   EXPECT_EQ(memory.length(), 500);
-  EXPECT_TRUE(memory.visible().empty());
+  EXPECT_TRUE(memory.visible(LayerIndex(0)).empty());
   EXPECT_EQ(seen_by_next(memory, 2), before);
 }
 
@@ -202,11 +205,11 @@ TEST(ContextMemory, WriteIntoABlock) {
   ContextMemory memory = memory_of("full");
   const auto block = *allocate_row_block(small_layout(), 32);
   block->anonymous = false;
-  ASSERT_TRUE(memory.write_into(block).ok());
+  ASSERT_TRUE(memory.write_into(0, block).ok());
   feed(memory, 32, 5);
-  EXPECT_EQ(memory.store().segments(LayerIndex(0))[0].k, block->layers[0].k);
-  EXPECT_EQ(memory.store().reserved_bytes(), 0u);
-  EXPECT_FALSE(memory.write_into(block).ok());
+  EXPECT_EQ(memory.groups().front().store().segments(LayerIndex(0))[0].k, block->layers[0].k);
+  EXPECT_EQ(memory.groups().front().store().reserved_bytes(), 0u);
+  EXPECT_FALSE(memory.write_into(0, block).ok());
 }
 
 // Copies the rows that the memory wants to keep into one block, as a file would, and restores from
@@ -214,9 +217,10 @@ TEST(ContextMemory, WriteIntoABlock) {
 Result<ContextMemory> saved_and_restored(const ContextMemory& memory) {
   std::vector<Position> positions;
   KvStore copy(memory.layout());
-  for (const auto& [begin, end] : memory.rows_to_keep()) {
+  for (const auto& [begin, end] : memory.groups().front().rows_to_keep()) {
     for (std::int64_t row = begin; row < end; ++row) {
-      positions.push_back(memory.store().positions()[static_cast<std::size_t>(row)]);
+      positions.push_back(
+          memory.groups().front().store().positions()[static_cast<std::size_t>(row)]);
     }
   }
   const auto block =
@@ -229,7 +233,9 @@ Result<ContextMemory> saved_and_restored(const ContextMemory& memory) {
   }
   copy.commit();
   block->writable = false;
-  return ContextMemory::restore(memory.layout(), memory.spec(), memory.tokens(), block, positions);
+  const SavedRows saved{block, positions};
+  return ContextMemory::restore(memory.layout(), memory.spec(), memory.tokens(),
+                                std::span(&saved, 1));
 }
 
 TEST(ContextMemory, RestoredWindowSeesTheSamePositions) {
@@ -237,12 +243,12 @@ TEST(ContextMemory, RestoredWindowSeesTheSamePositions) {
   feed(memory, 2000, 64);
   const std::int64_t begin = window_begin(memory.spec(), 2000) - 8;
   const std::vector<std::pair<std::int64_t, std::int64_t>> expected = {{0, 4}, {begin, 2000}};
-  EXPECT_EQ(memory.rows_to_keep(), expected);
+  EXPECT_EQ(memory.groups().front().rows_to_keep(), expected);
 
   Result<ContextMemory> restored = saved_and_restored(memory);
   ASSERT_TRUE(restored.ok()) << restored.error().message;
   EXPECT_EQ(restored->length(), 2000);
-  EXPECT_LT(restored->store().n_rows(), 200);  // rows are not positions
+  EXPECT_LT(restored->groups().front().store().n_rows(), 200);  // rows are not positions
   EXPECT_EQ(seen_by_next(*restored, 300), seen_by_next(memory, 300));
   feed(*restored, 50, 9);
   feed(memory, 50, 9);
@@ -255,22 +261,24 @@ TEST(ContextMemory, RestoredWindowSeesTheSamePositions) {
 TEST(ContextMemory, RowsToKeep) {
   using Ranges = std::vector<std::pair<std::int64_t, std::int64_t>>;
   ContextMemory full = memory_of("full");
-  EXPECT_EQ(full.rows_to_keep(), Ranges{});
+  EXPECT_EQ(full.groups().front().rows_to_keep(), Ranges{});
   feed(full, 9, 4);
-  EXPECT_EQ(full.rows_to_keep(), (Ranges{{0, 9}}));
+  EXPECT_EQ(full.groups().front().rows_to_keep(), (Ranges{{0, 9}}));
   ContextMemory young = memory_of("sink(4)+window(64)");
   feed(young, 30, 8);
-  EXPECT_EQ(young.rows_to_keep(), (Ranges{{0, 30}}));  // nothing dropped yet
+  EXPECT_EQ(young.groups().front().rows_to_keep(), (Ranges{{0, 30}}));  // nothing dropped yet
   ContextMemory no_sink = memory_of("window(10,block=1)");
   feed(no_sink, 40, 8);
-  EXPECT_EQ(no_sink.rows_to_keep(), (Ranges{{30, 40}}));  // E(40) = 31, one spare row
+  EXPECT_EQ(no_sink.groups().front().rows_to_keep(),
+            (Ranges{{30, 40}}));  // E(40) = 31, one spare row
 }
 
 TEST(ContextMemory, RestoreRefusesMissingRows) {
   const auto code = [](const std::string& spec, std::int64_t n_tokens, std::vector<Position> rows) {
     const auto block = *allocate_row_block(small_layout(), 64);
-    const auto memory =
-        ContextMemory::restore(small_layout(), spec_of(spec), some_tokens(n_tokens), block, rows);
+    const SavedRows saved{block, rows};
+    const auto memory = ContextMemory::restore(small_layout(), spec_of(spec), some_tokens(n_tokens),
+                                               std::span(&saved, 1));
     EXPECT_FALSE(memory.ok());
     return memory.error().code;
   };
@@ -287,10 +295,15 @@ TEST(ContextMemory, RestoreRefusesMissingRows) {
   EXPECT_EQ(code("sink(2)+window(3,block=1)", 9, positions({0, 7, 8})), ErrorCode::kCorrupt);
   EXPECT_EQ(code("sink(2)+window(3,block=1)", 9, positions({0, 1, 8})), ErrorCode::kCorrupt);
   EXPECT_EQ(code("sink(2)+window(3,block=1)", 9, positions({0, 1, 7})), ErrorCode::kCorrupt);
-  const auto block = *allocate_row_block(small_layout(), 64);
-  EXPECT_TRUE(ContextMemory::restore(small_layout(), spec_of("sink(2)+window(3,block=1)"),
-                                     some_tokens(9), block, positions({0, 1, 7, 8}))
-                  .ok());
+  const std::vector<Position> rows = positions({0, 1, 7, 8});
+  const SavedRows saved[] = {{*allocate_row_block(small_layout(), 64), rows},
+                             {*allocate_row_block(small_layout(), 64), rows}};
+  const MemorySpec spec = spec_of("sink(2)+window(3,block=1)");
+  EXPECT_TRUE(
+      ContextMemory::restore(small_layout(), spec, some_tokens(9), std::span(saved, 1)).ok());
+  // As many groups as the spec makes of these layers, not more.
+  EXPECT_FALSE(
+      ContextMemory::restore(small_layout(), spec, some_tokens(9), std::span(saved, 2)).ok());
 }
 
 }  // namespace

@@ -78,7 +78,7 @@ TEST(RowBlock, RefusesNonsense) {
   EXPECT_EQ(code(small_layout(), -1), ErrorCode::kInvalidArgument);
   EXPECT_EQ(code({}, 8), ErrorCode::kInvalidArgument);
   StoreLayout no_heads = small_layout();
-  no_heads.layers[1].n_kv_heads = 0;
+  no_heads.layers[1].n_kv_heads = -1;
   EXPECT_EQ(code(no_heads, 8), ErrorCode::kInvalidArgument);
   const std::int64_t huge = std::numeric_limits<std::int64_t>::max();
   EXPECT_EQ(code(small_layout(), huge), ErrorCode::kResourceExhausted);       // overflows

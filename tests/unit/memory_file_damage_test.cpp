@@ -161,10 +161,10 @@ TEST_F(DamageTest, OtherFilesAreNotMemories) {
 
 TEST_F(DamageTest, NewerVersionsAreNamed) {
   Parts parts(good_);
-  parts.header.metadata["volvelle_format"] = "2";
+  parts.header.metadata["volvelle_format"] = "3";
   const Error error = refusal_of(parts.join());
   EXPECT_EQ(error.code, ErrorCode::kUnsupported);
-  EXPECT_NE(error.message.find("format 2, written by a newer version"), std::string::npos)
+  EXPECT_NE(error.message.find("format 3, written by a newer version"), std::string::npos)
       << error.message;
 }
 
@@ -192,7 +192,7 @@ TEST_F(DamageTest, InconsistentMetadataIsRefusedBehindGoodChecks) {
       {"chunk", "x", "whole number"},
       {"text_begin_token", "2501", "text_begin_token"},
       {"k_type", "f32", "layer.0.k"},
-      {"v_type", "q8_0", "unknown element type"},
+      {"v_type", "q7", "unknown element type"},
       {"volvelle_format", "0", "version 0"},
       {"volvelle_format", "one", "whole number"},
       {"extra", "1", "keys"},

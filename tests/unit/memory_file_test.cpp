@@ -69,7 +69,8 @@ TEST(MemoryFile, SavedMemoryComesBack) {
   EXPECT_TRUE(std::equal(restored->tokens().begin(), restored->tokens().end(),
                          record.tokens.begin(), record.tokens.end()));
   expect_known_rows(*restored);
-  EXPECT_EQ(restored->store().reserved_bytes(), 0u);  // all rows are read where the file has them
+  EXPECT_EQ(restored->groups().front().store().reserved_bytes(),
+            0u);  // all rows are read where the file has them
 }
 
 TEST(MemoryFile, RestoredMemoryGoesOnWithoutTouchingTheFile) {
@@ -105,13 +106,13 @@ TEST(MemoryFile, FoldingIntoTheFileGivesTheSameBytes) {
   const TempFolder folder;
   const MemoryRecord record = known_record(1500);
   auto writer =
-      MemoryFileWriter::create(folder / "a.vmem", record, mixed_layout(), positions_to(1500));
+      MemoryFileWriter::create(folder / "a.vmem", record, mixed_layout(), {positions_to(1500)});
   ASSERT_TRUE(writer.ok()) << writer.error().message;
   auto memory = ContextMemory::create(mixed_layout(), *parse_memory_spec(record.spec));
   ASSERT_TRUE(memory.ok());
-  ASSERT_TRUE(memory->write_into(writer->rows()).ok());
+  ASSERT_TRUE(memory->write_into(0, writer->rows()).ok());
   testing::feed(*memory, record);
-  EXPECT_EQ(memory->store().reserved_bytes(), 0u);  // the rows went into the file
+  EXPECT_EQ(memory->groups().front().store().reserved_bytes(), 0u);  // the rows went into the file
   EXPECT_FALSE(std::filesystem::exists(folder / "a.vmem"));
   const auto bytes = writer->finish();
   ASSERT_TRUE(bytes.ok()) << bytes.error().message;
@@ -139,8 +140,7 @@ TEST(MemoryFile, WindowedMemorySavesOnlyTheRowsItKeeps) {
   // E(1000) = 64 floor(873 / 64) = 832, and one spare block before it.
   std::vector<Position> expected = positions_to(4);
   for (std::int64_t p = 768; p < 1000; ++p) expected.emplace_back(p);
-  EXPECT_TRUE(std::equal(expected.begin(), expected.end(), file->row_positions().begin(),
-                         file->row_positions().end()));
+  EXPECT_EQ(file->row_positions(), RowPositions{expected});
   ASSERT_TRUE(file->verify_rows().ok());
   auto restored = file->restore();
   ASSERT_TRUE(restored.ok()) << restored.error().message;
@@ -163,7 +163,7 @@ TEST(MemoryFile, BytesAreWhereTheDescriptionSays) {
   const std::uint64_t data = 8 + testing::le_at<std::uint64_t>(file, 0);
   EXPECT_EQ(data % 64, 0u);
   const std::string json = file.substr(8, data - 8);
-  EXPECT_NE(json.find("\"volvelle_format\":\"1\""), std::string::npos);
+  EXPECT_NE(json.find("\"volvelle_format\":\"2\""), std::string::npos);
   EXPECT_NE(json.find("\"n_tokens\":\"2500\""), std::string::npos);
   const auto begin_of = [&](const std::string& head) {
     const std::uint64_t begin = number_behind(json, head + ",\"data_offsets\":[");
@@ -254,7 +254,7 @@ TEST(MemoryFile, ProgressReachesTheEnd) {
   std::vector<Progress> seen;
   const ProgressSink sink = [&](const Progress& p) { seen.push_back(p); };
   auto writer =
-      MemoryFileWriter::create(folder / "m.vmem", record, mixed_layout(), positions_to(6000));
+      MemoryFileWriter::create(folder / "m.vmem", record, mixed_layout(), {positions_to(6000)});
   ASSERT_TRUE(writer.ok());
   ASSERT_TRUE(writer->finish(sink).ok());
   ASSERT_FALSE(seen.empty());
@@ -280,7 +280,7 @@ TEST(MemoryFileWriter, WithoutFinishTheOldFileStays) {
   write_file(folder / "m.vmem", "old");
   {
     auto writer = MemoryFileWriter::create(folder / "m.vmem", known_record(10), mixed_layout(),
-                                           positions_to(10));
+                                           {positions_to(10)});
     ASSERT_TRUE(writer.ok());
     EXPECT_EQ(read_file(folder / "m.vmem"), "old");
   }
@@ -313,7 +313,7 @@ TEST(MemoryFileWriter, RefusesRecordsThatCouldNotBeRestored) {
                               std::int64_t first_row, std::int64_t n_rows) {
     std::vector<Position> positions;
     for (std::int64_t i = 0; i < n_rows; ++i) positions.emplace_back(first_row + i);
-    const auto writer = MemoryFileWriter::create(folder / "m.vmem", record, layout, positions);
+    const auto writer = MemoryFileWriter::create(folder / "m.vmem", record, layout, {positions});
     EXPECT_FALSE(writer.ok());
     if (writer.ok()) return std::string();
     testing::expect_one_line(writer.error().message);
@@ -333,7 +333,8 @@ TEST(MemoryFileWriter, RefusesRecordsThatCouldNotBeRestored) {
   has(message_of(known_record(10), mixed_layout(), 0, 11), "row 10 is at position 10");
   has(message_of(known_record(10), mixed_layout(), -1, 5), "row 0 is at position -1");
   has(message_of(known_record(10), {{}, ElementType::kF16, ElementType::kF32}, 0, 10), "no layers");
-  has(message_of(known_record(10), {{{0, 8, 8}}, ElementType::kF16, ElementType::kF32}, 0, 10),
+  has(message_of(known_record(10), {{{1, 8, 8}, {0, 8, 8}}, ElementType::kF16, ElementType::kF32},
+                 0, 10),
       "positive");
   has(message_of(known_record(10, "full"), mixed_layout(), 0, 10), "storage types");
   has(message_of(known_record(10, "kv(k=f16,v=f32)+full"), mixed_layout(), 0, 10), "canonical");

@@ -120,6 +120,11 @@ class AttendWorkspace {
 /// barrier) before the next task uses the same workspace.
 void attend(const AttendTask& task, AttendWorkspace& workspace, int ith, int nth) noexcept;
 
+/// The same for several tasks of one layer, one for each sequence of a batch.
+inline constexpr int kMaxTasks = 32;
+void attend(std::span<const AttendTask> tasks, AttendWorkspace& workspace, int ith,
+            int nth) noexcept;
+
 /// Convenience for tests, benches and single calls: runs attend() on `n_threads` own threads.
 void attend(const AttendTask& task, AttendWorkspace& workspace, int n_threads);
 

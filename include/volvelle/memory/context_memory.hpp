@@ -1,51 +1,73 @@
 // The memory of one sequence: its tokens, its rows, and which rows each query sees under the spec.
 //
 // This is the accumulator of the fold. length() is both the number of tokens folded and the next
-// position: one variable, so the two can not drift apart. All layers here are causal full
-// attention. Thread rule: as KvStore.
+// position: one variable, so the two can not drift apart. Layers that follow the same window rule
+// (window_rule.hpp) form a group; a group has its own rows, so a layer with a sliding window keeps
+// only what it can see. Thread rule: as KvStore.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
-#include "volvelle/memory/kv_store.hpp"
 #include "volvelle/memory/memory_spec.hpp"
+#include "volvelle/memory/row_group.hpp"
 
 namespace volvelle {
+
+/// Which layers share a group. Deterministic in the layout and the spec: the group of layers
+/// without a window of their own comes first, then those of the model's windows, narrow ones first.
+struct LayerGrouping {
+  std::vector<WindowRule> rules;    // [n_groups]
+  std::vector<int> group_of_layer;  // [n_layers]; -1 for layers that store nothing
+  bool operator==(const LayerGrouping&) const = default;
+  /// The layout of one group: other layers have no KV heads.
+  StoreLayout layout_of(const StoreLayout& all, int group) const;
+};
+LayerGrouping group_layers(const StoreLayout& layout, const MemorySpec& spec);
+
+/// Positions of the rows of each group, ascending.
+using RowPositions = std::vector<std::vector<Position>>;
+/// Positions whose rows each group keeps after reading `n_tokens` tokens, known before they are
+/// read.
+RowPositions positions_after(const LayerGrouping& grouping, std::int64_t n_tokens);
 
 class ContextMemory {
  public:
   /// `spec` must be supported (require_supported) and its storage types must be those of `layout`.
   static Result<ContextMemory> create(StoreLayout layout, const MemorySpec& spec);
-  /// A memory restored from saved rows: tokens [n], positions of the rows that are kept, and the
-  /// block with them.
+  /// A memory restored from saved rows: tokens [n], and for every group of group_layers() its rows.
   static Result<ContextMemory> restore(StoreLayout layout, const MemorySpec& spec,
                                        std::span<const TokenId> tokens,
-                                       std::shared_ptr<RowBlock> rows,
-                                       std::span<const Position> positions);
+                                       std::span<const SavedRows> groups);
 
   const MemorySpec& spec() const noexcept { return spec_; }
-  const StoreLayout& layout() const noexcept { return store_.layout(); }
+  /// All layers.
+  const StoreLayout& layout() const noexcept { return layout_; }
   std::int64_t length() const noexcept { return static_cast<std::int64_t>(tokens_.size()); }
   Position next_position() const noexcept { return Position(length()); }
   std::span<const TokenId> tokens() const noexcept { return tokens_; }
-  const KvStore& store() const noexcept { return store_; }
+  const LayerGrouping& grouping() const noexcept { return grouping_; }
+  std::span<const RowGroup> groups() const noexcept { return groups_; }
+  /// The group that holds a layer's rows.
+  const RowGroup& group_of(LayerIndex layer) const noexcept { return groups_[index_of(layer)]; }
 
   /// Reserves rows for the tokens that are about to run through the model, at positions length(),
   /// length() + 1, ...
   Status begin(std::span<const TokenId> tokens);
-  std::span<const VisibleRows> visible() const noexcept {
-    return visible_;
-  }  // of the pending tokens
+  /// Rows that each pending token sees in a layer.
+  std::span<const VisibleRows> visible(LayerIndex layer) const noexcept {
+    return group_of(layer).visible();
+  }
   std::span<const KeyValueSegment> segments(LayerIndex layer) const noexcept {
-    return store_.segments(layer);
+    return group_of(layer).store().segments(layer);
   }
   void write_k(LayerIndex layer, std::int64_t i, const float* row) noexcept {
-    store_.write_k(layer, i, row);
+    groups_[index_of(layer)].store().write_k(layer, i, row);
   }
   void write_v(LayerIndex layer, std::int64_t i, const float* row) noexcept {
-    store_.write_v(layer, i, row);
+    groups_[index_of(layer)].store().write_v(layer, i, row);
   }
   /// The pending tokens are now part of the memory; rows that no later query can see are released.
   void commit();
@@ -54,29 +76,33 @@ class ContextMemory {
 
   /// Shares all rows; feeding one never changes the other.
   ContextMemory clone() const;
-  /// Keeps the first `length` tokens. Fails if rows that the next query needs have been dropped.
+  /// Keeps the first `length` tokens. Fails, and changes nothing, if rows that the next query needs
+  /// have been dropped.
   Status truncate(std::int64_t length);
-  /// Lets rows be written straight into `block` (a file being written). Only for an empty memory.
-  Status write_into(std::shared_ptr<RowBlock> block);
+  /// Lets rows of a group be written straight into `block` (a file being written). Only for an
+  /// empty memory.
+  Status write_into(int group, std::shared_ptr<RowBlock> block);
 
-  /// Rows to save: [0, sink) and [E, length) as row indices, E one spare block before the first row
-  /// that the next query sees.
-  std::vector<std::pair<std::int64_t, std::int64_t>> rows_to_keep() const;
+  /// Positions of the rows that are worth saving. After reading tokens that is positions_after().
+  RowPositions positions_to_keep() const;
+  /// Bytes of rows in use, and of anonymous memory reserved for them.
+  std::size_t row_bytes_used() const noexcept;
+  std::size_t reserved_bytes() const noexcept;
 
  private:
   ContextMemory(StoreLayout layout, MemorySpec spec);
-  ContextMemory(KvStore store, const ContextMemory& other);  // clone()
-  VisibleRows visible_rows(std::int64_t t) const noexcept;
-  std::int64_t first_row_at(std::int64_t position) const noexcept;
-  std::int64_t spare_begin() const noexcept;
-  Status check_restored() const;
+  ContextMemory(const ContextMemory& other, std::vector<RowGroup> groups);  // clone()
+  std::size_t index_of(LayerIndex layer) const noexcept {
+    return static_cast<std::size_t>(
+        grouping_.group_of_layer[static_cast<std::size_t>(layer.value())]);
+  }
 
   MemorySpec spec_;
-  KvStore store_;
+  StoreLayout layout_;
+  LayerGrouping grouping_;
+  std::vector<RowGroup> groups_;
   std::vector<TokenId> tokens_;
   std::vector<TokenId> pending_;
-  std::vector<VisibleRows> visible_;
-  std::int64_t kept_from_ = 0;  // every position from here on, and every sink, still has its row
 };
 
 }  // namespace volvelle

@@ -25,10 +25,13 @@
 
 namespace volvelle {
 
+/// What one layer stores. A layer without KV heads stores nothing: it reads the rows of another
+/// layer, or has no attention.
 struct LayerShape {
   int n_kv_heads = 0;
   int head_dim_k = 0;
   int head_dim_v = 0;
+  std::int64_t window = 0;  // the model's own: the query at t sees (t - window, t]; 0: everything
   bool operator==(const LayerShape&) const = default;
 };
 
@@ -64,7 +67,8 @@ class KvStore {
  public:
   static constexpr std::int64_t kBlockRows = 1024;
 
-  explicit KvStore(StoreLayout layout);
+  /// `block_rows`: rows of each block that the store allocates.
+  explicit KvStore(StoreLayout layout, std::int64_t block_rows = kBlockRows);
   KvStore(KvStore&&) noexcept = default;
   KvStore& operator=(KvStore&&) noexcept = default;
 
@@ -145,6 +149,7 @@ class KvStore {
   void write(Side side, LayerIndex layer, std::int64_t i, const float* row) noexcept;
 
   StoreLayout layout_;
+  std::int64_t block_rows_;
   std::int64_t n_rows_ = 0;
   std::int64_t n_pending_ = 0;
   std::vector<Position> positions_;  // pending ones included

@@ -19,7 +19,7 @@
 
 namespace volvelle {
 
-inline constexpr int kMemoryFormatVersion = 1;
+inline constexpr int kMemoryFormatVersion = 2;
 
 /// Where in the text a token came from; {-1, -1} for tokens of the chat template.
 struct ByteRange {
@@ -28,10 +28,21 @@ struct ByteRange {
   bool operator==(const ByteRange&) const = default;
 };
 
+/// One of the pieces that the text was put together from: a file, or a turn of a conversation.
+struct TextSource {
+  std::string name;  // "emma.txt", "user"; one line
+  ByteRange range;   // of the text
+  bool operator==(const TextSource&) const = default;
+};
+
+inline constexpr const char* kDocumentMemory = "document";
+inline constexpr const char* kConversationMemory = "conversation";
+
 /// Everything about a memory but its rows.
 struct MemoryRecord {
-  std::string spec;    // canonical
-  std::string engine;  // "llama.cpp 0.5.0 ..."
+  std::string kind = kDocumentMemory;  // or kConversationMemory
+  std::string spec;                    // canonical
+  std::string engine;                  // "llama.cpp 0.5.0 ..."
   std::string model_path;
   std::string model_name;
   std::string model_fingerprint;
@@ -44,20 +55,26 @@ struct MemoryRecord {
   std::vector<ByteRange> ranges;  // [n_tokens]
   std::string text;
   std::int64_t text_begin_token = 0;  // first token of the text (the template's tokens come before)
+  std::vector<TextSource> sources;    // in the order of the text; may be empty
 };
 
 class MemoryFileWriter {
  public:
-  /// Reserves the file for `row_positions.size()` rows of every layer and writes header and record.
+  /// Reserves the file for the rows at these positions and writes header and record.
   static Result<MemoryFileWriter> create(const std::filesystem::path& path,
                                          const MemoryRecord& record, const StoreLayout& layout,
-                                         std::span<const Position> row_positions);
+                                         const RowPositions& row_positions);
   MemoryFileWriter(MemoryFileWriter&&) noexcept;
   MemoryFileWriter& operator=(MemoryFileWriter&&) noexcept;
   ~MemoryFileWriter();  // without finish(): nothing is left behind
 
-  /// The rows inside the file, to be filled before finish().
-  std::shared_ptr<RowBlock> rows();
+  /// The rows of one group inside the file, to be filled before finish().
+  std::shared_ptr<RowBlock> rows(int group = 0);
+  /// Fills a group with the rows of a memory that are worth keeping; their positions must be those
+  /// given to create().
+  Status copy_rows(const ContextMemory& memory, int group);
+  /// Bytes of K and V rows.
+  std::uint64_t row_bytes() const noexcept;
   /// Checks, fsync, rename. Returns the size of the file in bytes. The old file at `path`, if any,
   /// is replaced only here.
   Result<std::uint64_t> finish(const ProgressSink& progress = {});
@@ -81,7 +98,8 @@ class MemoryFile {
 
   const MemoryRecord& record() const noexcept;
   const StoreLayout& layout() const noexcept;
-  std::span<const Position> row_positions() const noexcept;
+  /// [n_groups]
+  const RowPositions& row_positions() const noexcept;
   std::uint64_t file_bytes() const noexcept;
   std::uint64_t row_bytes() const noexcept;
   /// Checks every block of K and V rows; cheap when repeated.

@@ -74,6 +74,7 @@ struct MemorySpec {
   std::optional<TopkTerm> topk;
   std::optional<TailTerm> tail;
   std::optional<StoreTerm> store;
+  bool swa_full = false;  // 'swa(full)': layers with a sliding window keep all their rows
   std::optional<KvTerm> kv;
   std::optional<LayerRange> dense_layers;  // 'dense_layers=0-1'
   bool operator==(const MemorySpec&) const = default;

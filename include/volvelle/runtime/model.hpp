@@ -28,7 +28,8 @@ struct ModelInfo {
   std::string chat_template;   // text of the model's own template, may be empty
   int n_layers = 0;
   int n_heads = 0;
-  std::vector<LayerShape> layers;  // [n_layers]
+  std::vector<LayerShape> layers;  // [n_layers], as the model's own graph shows them
+  std::vector<int> layer_readers;  // [n_layers]; how many layers attend to each layer's rows
   std::int64_t n_embd = 0;
   std::int64_t n_vocab = 0;
   std::int64_t context_length = 0;  // trained
@@ -43,7 +44,7 @@ struct ModelOptions {
 /// Immutable after load; sessions on several threads may share it.
 class Model {
  public:
-  /// Refuses by name what this version can not serve exactly (sliding windows, ALiBi, MLA,
+  /// Refuses by name what this version can not serve exactly (ALiBi, MLA, chunked attention,
   /// recurrent layers, encoders, LongRoPE).
   static Result<Model> load(const std::filesystem::path& path, const ModelOptions& options);
   Model(Model&&) noexcept;

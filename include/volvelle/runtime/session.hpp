@@ -34,15 +34,31 @@ struct CapturedRows {
 /// Called on an engine thread while the graph runs; must not throw.
 using CaptureSink = std::function<void(const CapturedRows&)>;
 
+/// Called on an engine thread after a layer's attention of a ubatch, for each memory of the ubatch,
+/// with the rows that the layer reads and the queries; must not throw. Other threads wait
+/// meanwhile.
+using AttentionObserver = std::function<void(LayerIndex layer, const AttendTask& task)>;
+
 struct SessionOptions {
   int n_threads = 0;           // decode; 0: all hardware threads
   int n_threads_batch = 0;     // prefill; 0: as n_threads
   int n_ubatch = 512;          // tokens per graph; also the size of the engine's own cache
+  int max_sequences = 1;       // memories that one call of step() can advance together
   bool deterministic = false;  // bit-equal for any ubatch size and thread count of our attention
   KvTypes kv;
   CancelToken cancel;
   CaptureSink capture;
 };
+
+/// Tokens for one memory, as part of a batch.
+struct SequenceStep {
+  ContextMemory* memory = nullptr;
+  std::span<const TokenId> tokens;
+  Logits want = Logits::kLast;
+};
+
+/// At most this many memories in one call of step().
+inline constexpr int kMaxSequences = kMaxTasks;
 
 /// Thread-compatible; two sessions on two threads may share a Model.
 class Session {
@@ -62,9 +78,18 @@ class Session {
   /// Appends `tokens` (any number) to the memory. On an error or cancel the memory is as before the
   /// failing ubatch and usable. Refuses to go beyond the model's context length.
   Status step(ContextMemory& memory, std::span<const TokenId> tokens, Logits want);
+  /// The same for several memories at once, each mentioned once: ubatches are filled with their
+  /// tokens in the given order, so decoding many memories costs one reading of the weights. On an
+  /// error each memory is as before the failing ubatch.
+  Status step(std::span<const SequenceStep> steps);
   /// Rows of the last step: kAll: token i's logits; kLast: only i = 0. [n_vocab], valid until the
   /// next step.
-  std::span<const float> logits(std::int64_t i = 0) const;
+  std::span<const float> logits(std::int64_t i = 0) const { return sequence_logits(0, i); }
+  /// The same for step `s` of a batch.
+  std::span<const float> sequence_logits(std::size_t s, std::int64_t i = 0) const;
+
+  /// Sets or removes (nullptr) the observer of later steps.
+  void set_observer(AttentionObserver observer);
 
   /// Seconds that thread 0 spent in our attention, since the last call.
   double take_attention_seconds() noexcept;

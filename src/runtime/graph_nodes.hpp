@@ -1,6 +1,6 @@
-// How the engine names the tensors that we look for. The names are not promised by its public
-// headers, so a change there shows as "layer N does not write keys once ...", never as a wrong
-// answer.
+// Reading graph nodes: how the engine names the tensors that we look for, and parameters of ops.
+// The names are not promised by its public headers, so a change there shows as "layer N does not
+// write keys once ...", never as a wrong answer.
 #pragma once
 
 #include <cstdlib>
@@ -26,6 +26,13 @@ inline std::int64_t cache_layer(const ggml_tensor* tensor, const char* prefix) n
   char* end = nullptr;
   const long layer = std::strtol(name + length, &end, 10);
   return end != name + length && *end == '\0' ? layer : -1;
+}
+
+/// Parameter `index` of an op, as a float.
+inline float op_param(const ggml_tensor* node, int index) noexcept {
+  float value = 0;
+  std::memcpy(&value, node->op_params + index, sizeof(value));
+  return value;
 }
 
 }  // namespace volvelle
