@@ -52,7 +52,8 @@ TEST_F(Fold, DeterministicAttentionIsBitwiseEqual) {
     for (const std::int64_t chunk : kChunks) {
       MemoryDriver driver = toy_driver(options);
       EXPECT_EQ(toy_fold(net_, driver, tokens_, chunk), expected) << types << " chunk " << chunk;
-      EXPECT_EQ(state_rows(driver.memory().groups().front().store(), 0, kTokens), rows) << types << " " << chunk;
+      EXPECT_EQ(state_rows(driver.memory().groups().front().store(), 0, kTokens), rows)
+          << types << " " << chunk;
     }
   }
 }

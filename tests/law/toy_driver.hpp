@@ -46,7 +46,8 @@ inline std::vector<float> state_rows(const KvStore& store, std::int64_t begin, s
 inline std::string state_defect(const ContextMemory& memory, std::int64_t n_consumed) {
   const auto positions = memory.groups().front().store().positions();
   if (memory.length() != n_consumed) return "length is not the number of tokens";
-  if (memory.groups().front().store().n_rows() != n_consumed) return "number of rows is not the number of tokens";
+  if (memory.groups().front().store().n_rows() != n_consumed)
+    return "number of rows is not the number of tokens";
   for (std::size_t row = 0; row < positions.size(); ++row) {
     if (positions[row] != Position(static_cast<std::int64_t>(row))) {
       return "positions are not 0 to P - 1, each once";

@@ -88,7 +88,8 @@ TEST(Exactness, StoreInF32IsAtLeastAsCloseAsF16) {
   Session session = open_session(model, 256, false, f32);
   ContextMemory memory = require(session.begin(full_with(f32)));
   require(session.step(memory, tokens, Logits::kLast));
-  EXPECT_EQ(memory.groups().front().store().row_bytes_used(), tokens.size() * memory.layout().bytes_per_token());
+  EXPECT_EQ(memory.groups().front().store().row_bytes_used(),
+            tokens.size() * memory.layout().bytes_per_token());
   EXPECT_LE(kl_divergence(session.logits(), fold_logits(model, tokens, 256, 256, false)), 1e-4);
 }
 

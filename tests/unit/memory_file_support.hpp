@@ -68,7 +68,8 @@ inline void expect_known_rows(const ContextMemory& memory) {
   const auto positions = memory.groups().front().store().positions();
   for (std::size_t row = 0; row < positions.size(); ++row) {
     const auto id = static_cast<std::uint64_t>(positions[row].value());
-    ASSERT_TRUE(holds_known(memory.groups().front().store(), static_cast<std::int64_t>(row), id)) << row;
+    ASSERT_TRUE(holds_known(memory.groups().front().store(), static_cast<std::int64_t>(row), id))
+        << row;
   }
 }
 
