@@ -14,14 +14,14 @@ HWY_BEFORE_NAMESPACE();
 namespace volvelle {
 namespace HWY_NAMESPACE {
 
-using Half = hwy::float16_t;
+constexpr ElementType kHalf = ElementType::kF16;
 
 /// d1: one query, one row, one horizontal sum at a time; V in columns of one vector. f16, whole
 /// vectors, one run.
 void one_row_at_a_time(const DecodeBlock& block) {
   const FloatTag d;
-  const Half* k = reinterpret_cast<const Half*>(block.runs[0].k);
-  const Half* v = reinterpret_cast<const Half*>(block.runs[0].v);
+  const std::byte* k = block.runs[0].k;
+  const std::byte* v = block.runs[0].v;
   const std::int64_t n = block.runs[0].n;
   HWY_ALIGN float s[kScoreStride];
   for (int row = 0; row < block.n_queries; ++row) {
@@ -29,7 +29,8 @@ void one_row_at_a_time(const DecodeBlock& block) {
     for (std::int64_t t = 0; t < n; ++t) {
       FloatVec sum = hn::Zero(d);
       for (std::int64_t i = 0; i < block.head_dim_k; i += kLanes) {
-        sum = hn::MulAdd(load_floats(d, k + t * block.head_dim_k + i), hn::Load(d, q + i), sum);
+        sum = hn::MulAdd(load_plain<kHalf>(d, k + 2 * (t * block.head_dim_k + i)),
+                         hn::Load(d, q + i), sum);
       }
       s[t] = hn::GetLane(hn::SumOfLanes(d, sum));
     }
@@ -38,7 +39,8 @@ void one_row_at_a_time(const DecodeBlock& block) {
     for (std::int64_t i = 0; i < block.head_dim_v; i += kLanes) {
       FloatVec sum = hn::Load(d, o + i);
       for (std::int64_t t = 0; t < n; ++t) {
-        sum = hn::MulAdd(hn::Set(d, s[t]), load_floats(d, v + t * block.head_dim_v + i), sum);
+        sum = hn::MulAdd(hn::Set(d, s[t]), load_plain<kHalf>(d, v + 2 * (t * block.head_dim_v + i)),
+                         sum);
       }
       hn::Store(sum, d, o + i);
     }
@@ -52,7 +54,7 @@ void four_rows_without_prefetch(const DecodeBlock& block) {
   int first = 0;
   for (int parts = (block.n_queries + kSubGroup - 1) / kSubGroup; parts > 0; --parts) {
     const int count = (block.n_queries - first + parts - 1) / parts;
-    attend_sub_group_of<FloatTag, Half, Half, false>(block, first, count, n);
+    attend_sub_group<FloatTag, false>(block, first, count, n);
     first += count;
   }
 }

@@ -9,15 +9,38 @@
 namespace volvelle {
 namespace {
 
-double element(const std::byte* row, ElementType type, int i) {
-  if (type == ElementType::kF32) {
-    float value;
-    std::memcpy(&value, row + 4 * i, sizeof value);
-    return value;
-  }
+double half_at(const std::byte* p) {
   std::uint16_t bits;
-  std::memcpy(&bits, row + 2 * i, sizeof bits);
+  std::memcpy(&bits, p, sizeof bits);
   return f16_to_f32(bits);
+}
+
+double element(const std::byte* row, ElementType type, int i) {
+  const int block = i / 32;
+  const int at = i % 32;
+  switch (type) {
+    case ElementType::kF32: {
+      float value;
+      std::memcpy(&value, row + 4 * i, sizeof value);
+      return value;
+    }
+    case ElementType::kF16:
+      return half_at(row + 2 * i);
+    case ElementType::kBF16: {
+      std::uint16_t bits;
+      std::memcpy(&bits, row + 2 * i, sizeof bits);
+      return bf16_to_f32(bits);
+    }
+    case ElementType::kQ8_0: {
+      const std::byte* const p = row + 34 * block;
+      return half_at(p) * static_cast<double>(static_cast<std::int8_t>(p[2 + at]));
+    }
+    case ElementType::kQ4_0:
+      break;
+  }
+  const std::byte* const p = row + 18 * block;
+  const int pair = static_cast<int>(p[2 + at % 16]);
+  return half_at(p) * ((at < 16 ? pair % 16 : pair / 16) - 8);
 }
 
 double score(const AttentionShape& shape, const float* q, const std::byte* k) {

@@ -5,11 +5,13 @@
 namespace volvelle {
 
 std::string_view to_string(ElementType type) noexcept {
-  return type == ElementType::kF32 ? "f32" : "f16";
+  constexpr std::array<std::string_view, kElementTypes.size()> kNames = {"f32", "f16", "bf16",
+                                                                         "q8_0", "q4_0"};
+  return kNames[static_cast<std::size_t>(type)];
 }
 
 std::optional<ElementType> parse_element_type(std::string_view name) noexcept {
-  for (const ElementType type : {ElementType::kF32, ElementType::kF16}) {
+  for (const ElementType type : kElementTypes) {
     if (name == to_string(type)) return type;
   }
   return std::nullopt;

@@ -5,7 +5,9 @@
 // it in L1/L2), and lines are prefetched into L2 well ahead, one per inner step. Rows go four at a
 // time: their four dot products share one transposing reduction, whose tree is the same for each
 // row, so where a quad begins does not matter. V is added strictly row by row, O travels through L1
-// once per quad. Cost: 2 * rows * (head_dim_k + head_dim_v) FLOPs per query.
+// once per quad. The passes over K and over V each depend on one element type only and are chosen
+// from a table, so pairs of types cost no code. Elements are widened in registers, once for all
+// heads of the pass. Cost: 2 * rows * (head_dim_k + head_dim_v) FLOPs per query.
 #if defined(VOLVELLE_KERNELS_ATTEND_DECODE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef VOLVELLE_KERNELS_ATTEND_DECODE_INL_H_
 #undef VOLVELLE_KERNELS_ATTEND_DECODE_INL_H_
@@ -31,18 +33,17 @@ constexpr std::int64_t kScoreStride = kDecodeBlockMax;
 
 /// Four row pointers at a time from a list of runs; the last row is repeated when less than four
 /// are left.
-template <class T>
 class QuadWalker {
  public:
-  QuadWalker(const KeyValueRun* runs, bool keys, std::int64_t row_elements)
-      : run_(runs), keys_(keys), row_elements_(row_elements) {
+  QuadWalker(const KeyValueRun* runs, bool keys, std::size_t row_bytes)
+      : run_(runs), keys_(keys), row_bytes_(row_bytes) {
     open();
   }
 
-  HWY_INLINE void next(const T* rows[4], std::int64_t n_left) {
+  HWY_INLINE void next(const std::byte* rows[4], std::int64_t n_left) {
     if (left_ >= 4) {
-      for (int j = 0; j < 4; ++j) rows[j] = row_ + j * row_elements_;
-      row_ += 4 * row_elements_;
+      for (std::size_t j = 0; j < 4; ++j) rows[j] = row_ + j * row_bytes_;
+      row_ += 4 * row_bytes_;
       left_ -= 4;
       return;
     }
@@ -51,10 +52,10 @@ class QuadWalker {
 
  private:
   void open() {
-    row_ = reinterpret_cast<const T*>(keys_ ? run_->k : run_->v);
+    row_ = keys_ ? run_->k : run_->v;
     left_ = run_->n;
   }
-  HWY_NOINLINE void next_across_runs(const T* rows[4], std::int64_t n_left) {
+  HWY_NOINLINE void next_across_runs(const std::byte* rows[4], std::int64_t n_left) {
     for (std::int64_t j = 0; j < 4; ++j) {
       if (j >= n_left) {
         rows[j] = rows[j - 1];
@@ -65,22 +66,57 @@ class QuadWalker {
         open();
       }
       rows[j] = row_;
-      row_ += row_elements_;
+      row_ += row_bytes_;
       --left_;
     }
   }
 
   const KeyValueRun* run_;
   bool keys_;
-  std::int64_t row_elements_;
-  const T* row_ = nullptr;
+  std::size_t row_bytes_;
+  const std::byte* row_ = nullptr;
   std::int64_t left_ = 0;
 };
 
-template <class DF>
-constexpr std::int64_t lanes() {
-  return static_cast<std::int64_t>(hn::MaxLanes(DF()));
-}
+/// NR rows read side by side, a chunk (a vector, or a block with its scale) of each at a time.
+template <class DF, ElementType E, int NR>
+class RowGroup {
+ public:
+  static constexpr std::int64_t kChunk = chunk_elements<DF, E>();
+  static constexpr std::int64_t kChunkBytes = chunk_bytes<DF, E>();
+
+  explicit HWY_INLINE RowGroup(const std::byte* const* rows) : rows_(rows) {}
+
+  /// Goes to the chunk that begins with element i.
+  HWY_INLINE void open(std::int64_t i) {
+    at_ = i / kChunk * kChunkBytes;
+    if constexpr (is_block_quantized(E)) {
+#pragma GCC unroll 4
+      for (int r = 0; r < NR; ++r) scale_[r] = load_scale(rows_[r] + at_);
+    }
+  }
+  /// Elements [x, x + lanes) of row r's chunk.
+  HWY_INLINE hn::Vec<DF> load(int r, std::int64_t x) const {
+    if constexpr (is_block_quantized(E)) {
+      return load_quants<E>(DF(), rows_[r] + at_, x, scale_[r]);
+    } else {
+      return load_plain<E>(DF(), rows_[r] + at_);
+    }
+  }
+  /// The same in a last chunk of only n elements.
+  HWY_INLINE hn::Vec<DF> load_last(int r, std::int64_t x, std::int64_t n) const {
+    if constexpr (is_block_quantized(E)) {
+      return load(r, x);
+    } else {
+      return load_tail<E>(DF(), rows_[r] + at_, n);
+    }
+  }
+
+ private:
+  const std::byte* const* rows_;
+  std::int64_t at_ = 0;
+  float scale_[NR] = {};
+};
 
 #if HWY_TARGET != HWY_SCALAR
 /// Sum of the 128-bit blocks of v.
@@ -117,14 +153,13 @@ HWY_INLINE void store_sums(HWY_MAYBE_UNUSED DF d, V a, V b, V c, V e, float* out
 #endif
 }
 
-/// Prefetches what lies ahead of one step, which reads NR vectors of T in NR rows: far into L2,
+/// Prefetches what lies ahead of one step, which reads one chunk of each of NR rows: far into L2,
 /// near into L1. Lines of one distance go back to back, and the address is a plain multiple of i:
 /// other forms of the same addresses measured down to 0.7 of the speed.
-template <class DF, class T, int NR>
-HWY_INLINE void prefetch_step(const T* first_row, std::int64_t i) {
-  constexpr std::int64_t kElement = static_cast<std::int64_t>(sizeof(T));
-  constexpr std::int64_t kBytes = NR * lanes<DF>() * kElement;
-  const char* here = reinterpret_cast<const char*>(first_row) + i * NR * kElement;
+template <class DF, ElementType E, int NR>
+HWY_INLINE void prefetch_step(const std::byte* first_row, std::int64_t i) {
+  constexpr std::int64_t kBytes = NR * chunk_bytes<DF, E>();
+  const std::byte* here = first_row + i / chunk_elements<DF, E>() * kBytes;
 #pragma GCC unroll 4
   for (std::int64_t line = 0; line < kBytes; line += 64) {
     __builtin_prefetch(here + kPrefetchL2Bytes + line, 0, 2);
@@ -135,38 +170,49 @@ HWY_INLINE void prefetch_step(const T* first_row, std::int64_t i) {
   }
 }
 
-/// Dot products of NH queries with NR rows, accumulated lane by lane.
-template <class DF, class T, int NH, int NR, bool kPrefetch>
-HWY_INLINE void accumulate_dots(const float* q, std::ptrdiff_t q_stride, const T* const* rows,
-                                std::int64_t dim, hn::Vec<DF> (&acc)[NH][NR]) {
+/// acc[h][r] += q[h] * load(r), one vector of each.
+template <class DF, int NH, int NR, class Load>
+HWY_INLINE void multiply_vector(const float* q, std::ptrdiff_t q_stride, Load load,
+                                hn::Vec<DF> (&acc)[NH][NR]) {
   const DF d;
-  constexpr std::int64_t kStep = lanes<DF>();
-  std::int64_t i = 0;
-  for (; i + kStep <= dim; i += kStep) {
-    if constexpr (kPrefetch) prefetch_step<DF, T, NR>(rows[0], i);
-    hn::Vec<DF> query[NH];
+  hn::Vec<DF> query[NH];
 #pragma GCC unroll 4
-    for (int h = 0; h < NH; ++h) query[h] = hn::Load(d, q + h * q_stride + i);
+  for (int h = 0; h < NH; ++h) query[h] = hn::Load(d, q + h * q_stride);
 #pragma GCC unroll 4
-    for (int r = 0; r < NR; ++r) {
-      const hn::Vec<DF> key = load_floats(d, rows[r] + i);
+  for (int r = 0; r < NR; ++r) {
+    const hn::Vec<DF> key = load(r);
 #pragma GCC unroll 4
-      for (int h = 0; h < NH; ++h) acc[h][r] = hn::MulAdd(key, query[h], acc[h][r]);
-    }
-  }
-  if (i < dim) {
-#pragma GCC unroll 4
-    for (int r = 0; r < NR; ++r) {
-      const hn::Vec<DF> key = load_tail(d, rows[r] + i, dim - i);
-#pragma GCC unroll 4
-      for (int h = 0; h < NH; ++h)
-        acc[h][r] = hn::MulAdd(key, hn::Load(d, q + h * q_stride + i), acc[h][r]);
-    }
+    for (int h = 0; h < NH; ++h) acc[h][r] = hn::MulAdd(key, query[h], acc[h][r]);
   }
 }
 
-template <class DF, class T, int NH, bool kPrefetch>
-HWY_INLINE void score_quad(const float* q, std::ptrdiff_t q_stride, const T* const* rows,
+/// Dot products of NH queries with NR rows, accumulated lane by lane.
+template <class DF, ElementType E, int NH, int NR, bool kPrefetch>
+HWY_INLINE void accumulate_dots(const float* q, std::ptrdiff_t q_stride,
+                                const std::byte* const* rows, std::int64_t dim,
+                                hn::Vec<DF> (&acc)[NH][NR]) {
+  using Group = RowGroup<DF, E, NR>;
+  constexpr std::int64_t kStep = lanes<DF>();
+  Group group(rows);
+  std::int64_t i = 0;
+  for (; i + Group::kChunk <= dim; i += Group::kChunk) {
+    if constexpr (kPrefetch) prefetch_step<DF, E, NR>(rows[0], i);
+    group.open(i);
+#pragma GCC unroll 8
+    for (std::int64_t x = 0; x < Group::kChunk; x += kStep) {
+      multiply_vector<DF, NH, NR>(
+          q + i + x, q_stride, [&](int r) HWY_ATTR { return group.load(r, x); }, acc);
+    }
+  }
+  if (i < dim) group.open(i);
+  for (std::int64_t x = 0; i + x < dim; x += kStep) {
+    multiply_vector<DF, NH, NR>(
+        q + i + x, q_stride, [&](int r) HWY_ATTR { return group.load_last(r, x, dim - i); }, acc);
+  }
+}
+
+template <class DF, ElementType E, int NH, bool kPrefetch>
+HWY_INLINE void score_quad(const float* q, std::ptrdiff_t q_stride, const std::byte* const* rows,
                            std::int64_t dim, float* s) {
   const DF d;
   // 16 registers hold 3 x 4 accumulators with their operands; 4 heads go two rows at a time there.
@@ -177,7 +223,7 @@ HWY_INLINE void score_quad(const float* q, std::ptrdiff_t q_stride, const T* con
 #pragma GCC unroll 4
       for (int r = 0; r < 4; ++r) acc[h][r] = hn::Zero(d);
     }
-    accumulate_dots<DF, T, NH, 4, kPrefetch>(q, q_stride, rows, dim, acc);
+    accumulate_dots<DF, E, NH, 4, kPrefetch>(q, q_stride, rows, dim, acc);
 #pragma GCC unroll 4
     for (int h = 0; h < NH; ++h)
       store_sums(d, acc[h][0], acc[h][1], acc[h][2], acc[h][3], s + h * kScoreStride);
@@ -186,7 +232,7 @@ HWY_INLINE void score_quad(const float* q, std::ptrdiff_t q_stride, const T* con
       hn::Vec<DF> acc[NH][2];
 #pragma GCC unroll 4
       for (int h = 0; h < NH; ++h) acc[h][0] = acc[h][1] = hn::Zero(d);
-      accumulate_dots<DF, T, NH, 2, kPrefetch>(q, q_stride, rows + r, dim, acc);
+      accumulate_dots<DF, E, NH, 2, kPrefetch>(q, q_stride, rows + r, dim, acc);
 #pragma GCC unroll 4
       for (int h = 0; h < NH; h += 2) {
         HWY_ALIGN float sums[4];
@@ -197,21 +243,21 @@ HWY_INLINE void score_quad(const float* q, std::ptrdiff_t q_stride, const T* con
   }
 }
 
-template <class DF, class T, int NH, bool kPrefetch>
-void score_rows(const DecodeBlock& block, int first, std::int64_t n, float* s) noexcept {
+template <class DF, ElementType E, int NH, bool kPrefetch>
+void score_rows(const DecodeBlock& block, int first, std::int64_t n, float* s) {
   const float* q = block.q + first * block.q_stride;
-  QuadWalker<T> walker(block.runs, true, block.head_dim_k);
+  QuadWalker walker(block.runs, true, row_bytes(E, block.head_dim_k));
   for (std::int64_t t = 0; t < n; t += 4) {
-    const T* rows[4];
+    const std::byte* rows[4];
     walker.next(rows, n - t);
-    score_quad<DF, T, NH, kPrefetch>(q, block.q_stride, rows, block.head_dim_k, s + t);
+    score_quad<DF, E, NH, kPrefetch>(q, block.q_stride, rows, block.head_dim_k, s + t);
   }
 }
 
 /// Turns n scores of query `row` into weights 2^(s - m) in place and updates its m, d and the scale
 /// of its o. `s` has room for n rounded up to whole vectors.
 template <class DF>
-HWY_INLINE void block_softmax(const DecodeBlock& block, int row, std::int64_t n, float* s) {
+HWY_NOINLINE void block_softmax(const DecodeBlock& block, int row, std::int64_t n, float* s) {
   float& m = block.m[row];
   float& d_sum = block.d[row];
   float* o = block.o + row * block.o_stride;
@@ -259,124 +305,133 @@ HWY_INLINE void block_softmax(const DecodeBlock& block, int row, std::int64_t n,
   d_sum += hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
-/// o[h] += sum_r p[h][r] * rows[r], row after row.
-template <class DF, class T, int NH, int NR, bool kPrefetch>
-HWY_INLINE void add_rows(const float* p, const T* const* rows, std::int64_t dim, float* o,
-                         std::ptrdiff_t o_stride) {
+/// o[h] += sum_r weight[h][r] * load(r), row after row, one vector of each.
+template <class DF, int NH, int NR, class Load>
+HWY_INLINE void add_vector(const hn::Vec<DF> (&weight)[NH][NR], Load load, float* o,
+                           std::ptrdiff_t o_stride) {
   const DF d;
+  hn::Vec<DF> sum[NH];
+#pragma GCC unroll 4
+  for (int h = 0; h < NH; ++h) sum[h] = hn::Load(d, o + h * o_stride);
+#pragma GCC unroll 4
+  for (int r = 0; r < NR; ++r) {
+    const hn::Vec<DF> value = load(r);
+#pragma GCC unroll 4
+    for (int h = 0; h < NH; ++h) sum[h] = hn::MulAdd(weight[h][r], value, sum[h]);
+  }
+#pragma GCC unroll 4
+  for (int h = 0; h < NH; ++h) hn::Store(sum[h], d, o + h * o_stride);
+}
+
+/// o[h] += sum_r p[h][r] * rows[r].
+template <class DF, ElementType E, int NH, int NR, bool kPrefetch>
+HWY_INLINE void add_rows(const float* p, const std::byte* const* rows, std::int64_t dim, float* o,
+                         std::ptrdiff_t o_stride) {
+  using Group = RowGroup<DF, E, NR>;
   constexpr std::int64_t kStep = lanes<DF>();
   hn::Vec<DF> weight[NH][NR];
 #pragma GCC unroll 4
   for (int h = 0; h < NH; ++h) {
 #pragma GCC unroll 4
-    for (int r = 0; r < NR; ++r) weight[h][r] = hn::Set(d, p[h * kScoreStride + r]);
+    for (int r = 0; r < NR; ++r) weight[h][r] = hn::Set(DF(), p[h * kScoreStride + r]);
   }
+  Group group(rows);
   std::int64_t i = 0;
-  for (; i + kStep <= dim; i += kStep) {
-    if constexpr (kPrefetch) prefetch_step<DF, T, NR>(rows[0], i);
-    hn::Vec<DF> sum[NH];
-#pragma GCC unroll 4
-    for (int h = 0; h < NH; ++h) sum[h] = hn::Load(d, o + h * o_stride + i);
-#pragma GCC unroll 4
-    for (int r = 0; r < NR; ++r) {
-      const hn::Vec<DF> value = load_floats(d, rows[r] + i);
-#pragma GCC unroll 4
-      for (int h = 0; h < NH; ++h) sum[h] = hn::MulAdd(weight[h][r], value, sum[h]);
+  for (; i + Group::kChunk <= dim; i += Group::kChunk) {
+    if constexpr (kPrefetch) prefetch_step<DF, E, NR>(rows[0], i);
+    group.open(i);
+#pragma GCC unroll 8
+    for (std::int64_t x = 0; x < Group::kChunk; x += kStep) {
+      add_vector<DF, NH, NR>(
+          weight, [&](int r) HWY_ATTR { return group.load(r, x); }, o + i + x, o_stride);
     }
-#pragma GCC unroll 4
-    for (int h = 0; h < NH; ++h) hn::Store(sum[h], d, o + h * o_stride + i);
   }
-  if (i < dim) {
-    for (int r = 0; r < NR; ++r) {
-      const hn::Vec<DF> value = load_tail(d, rows[r] + i, dim - i);
-      for (int h = 0; h < NH; ++h) {
-        float* out = o + h * o_stride + i;
-        hn::Store(hn::MulAdd(weight[h][r], value, hn::Load(d, out)), d, out);
-      }
-    }
+  if (i < dim) group.open(i);
+  for (std::int64_t x = 0; i + x < dim; x += kStep) {
+    add_vector<DF, NH, NR>(
+        weight, [&](int r) HWY_ATTR { return group.load_last(r, x, dim - i); }, o + i + x,
+        o_stride);
   }
 }
 
-template <class DF, class T, int NH, bool kPrefetch>
-void weigh_rows(const DecodeBlock& block, int first, std::int64_t n, const float* s) noexcept {
+template <class DF, ElementType E, int NH, bool kPrefetch>
+void weigh_rows(const DecodeBlock& block, int first, std::int64_t n, float* s) {
   float* o = block.o + first * block.o_stride;
-  QuadWalker<T> walker(block.runs, false, block.head_dim_v);
+  QuadWalker walker(block.runs, false, row_bytes(E, block.head_dim_v));
   for (std::int64_t t = 0; t < n; t += 4) {
-    const T* rows[4];
+    const std::byte* rows[4];
     walker.next(rows, n - t);
     if constexpr (NH <= 3 || HWY_TARGET == HWY_AVX3) {
-      add_rows<DF, T, NH, 4, kPrefetch>(s + t, rows, block.head_dim_v, o, block.o_stride);
+      add_rows<DF, E, NH, 4, kPrefetch>(s + t, rows, block.head_dim_v, o, block.o_stride);
     } else {
-      add_rows<DF, T, NH, 2, kPrefetch>(s + t, rows, block.head_dim_v, o, block.o_stride);
-      add_rows<DF, T, NH, 2, kPrefetch>(s + t + 2, rows + 2, block.head_dim_v, o, block.o_stride);
+      add_rows<DF, E, NH, 2, kPrefetch>(s + t, rows, block.head_dim_v, o, block.o_stride);
+      add_rows<DF, E, NH, 2, kPrefetch>(s + t + 2, rows + 2, block.head_dim_v, o, block.o_stride);
     }
   }
 }
 
-template <class DF, class K, class V, int NH, bool kPrefetch>
-void attend_sub_group(const DecodeBlock& block, int first, std::int64_t n) noexcept {
+/// One pass over the n rows of a block for up to kSubGroup queries from `first` on: scores into s
+/// [kSubGroup, kScoreStride], or weights in s into the block's o.
+using RowPass = void (*)(const DecodeBlock& block, int first, std::int64_t n, float* s);
+
+/// The passes of one element type for 1 to kSubGroup queries.
+struct RowPasses {
+  RowPass score[kSubGroup];
+  RowPass weigh[kSubGroup];
+};
+
+template <class DF, ElementType E, bool kPrefetch>
+constexpr RowPasses kRowPasses = {
+    {score_rows<DF, E, 1, kPrefetch>, score_rows<DF, E, 2, kPrefetch>,
+     score_rows<DF, E, 3, kPrefetch>, score_rows<DF, E, 4, kPrefetch>},
+    {weigh_rows<DF, E, 1, kPrefetch>, weigh_rows<DF, E, 2, kPrefetch>,
+     weigh_rows<DF, E, 3, kPrefetch>, weigh_rows<DF, E, 4, kPrefetch>}};
+
+template <class DF, bool kPrefetch>
+const RowPasses& row_passes(ElementType type) {
+  return *with_type(type, [](auto e) HWY_ATTR { return &kRowPasses<DF, e(), kPrefetch>; });
+}
+
+template <class DF, bool kPrefetch>
+void attend_sub_group(const DecodeBlock& block, int first, int count, std::int64_t n) {
   HWY_ALIGN float s[kSubGroup * kScoreStride];
-  score_rows<DF, K, NH, kPrefetch>(block, first, n, s);
-  for (int h = 0; h < NH; ++h) {
+  row_passes<DF, kPrefetch>(block.k_type).score[count - 1](block, first, n, s);
+  for (int h = 0; h < count; ++h) {
     float* scores = s + h * kScoreStride;
     block_softmax<DF>(block, first + h, n, scores);
     for (std::int64_t t = n; t % 4 != 0; ++t)
       scores[t] = 0.0f;  // rows repeated to fill a quad; beyond a vector on scalar
   }
-  weigh_rows<DF, V, NH, kPrefetch>(block, first, n, s);
+  row_passes<DF, kPrefetch>(block.v_type).weigh[count - 1](block, first, n, s);
 }
 
-template <class DF, class K, class V, bool kPrefetch>
-void attend_sub_group_of(const DecodeBlock& block, int first, int count, std::int64_t n) noexcept {
-  switch (count) {
-    case 1:
-      return attend_sub_group<DF, K, V, 1, kPrefetch>(block, first, n);
-    case 2:
-      return attend_sub_group<DF, K, V, 2, kPrefetch>(block, first, n);
-    case 3:
-      return attend_sub_group<DF, K, V, 3, kPrefetch>(block, first, n);
-    default:
-      return attend_sub_group<DF, K, V, 4, kPrefetch>(block, first, n);
-  }
-}
-
-template <class DF, class K, class V>
-void attend_parts(const DecodeBlock& block) noexcept {
+/// Even parts of at most kSubGroup queries: 5 heads go as 3 + 2, not 4 + 1. Only the first part
+/// reads from memory.
+template <class DF>
+void attend_parts(const DecodeBlock& block) {
   std::int64_t n = 0;
   for (int r = 0; r < block.n_runs; ++r) n += block.runs[r].n;
   if (n == 0) return;
-  // Even parts of at most kSubGroup: 5 heads go as 3 + 2, not 4 + 1. Only the first part reads from
-  // memory.
   int first = 0;
   for (int parts = (block.n_queries + kSubGroup - 1) / kSubGroup; parts > 0; --parts) {
     const int count = (block.n_queries - first + parts - 1) / parts;
     if (first == 0) {
-      attend_sub_group_of<DF, K, V, true>(block, first, count, n);
+      attend_sub_group<DF, true>(block, first, count, n);
     } else {
-      attend_sub_group_of<DF, K, V, false>(block, first, count, n);
+      attend_sub_group<DF, false>(block, first, count, n);
     }
     first += count;
   }
 }
 
-template <class K, class V>
-void attend_block(const DecodeBlock& block) noexcept {
+// Not noexcept: the dispatch table holds plain function types; the public wrapper is.
+inline void decode_block(const DecodeBlock& block) {
 #if HWY_TARGET == HWY_AVX3
   // Short rows spend more on the reduction of wide vectors than they save; half vectors
   // measured 1.2 times faster at 64.
-  if (block.head_dim_k < 128) return attend_parts<hn::Half<FloatTag>, K, V>(block);
+  if (block.head_dim_k < 128) return attend_parts<hn::Half<FloatTag>>(block);
 #endif
-  attend_parts<FloatTag, K, V>(block);
-}
-
-// Not noexcept: the dispatch table holds plain function types; the public wrapper is.
-inline void decode_block(const DecodeBlock& block) {
-  const bool half_keys = block.k_type == ElementType::kF16;
-  const bool half_values = block.v_type == ElementType::kF16;
-  if (half_keys && half_values) return attend_block<hwy::float16_t, hwy::float16_t>(block);
-  if (half_keys) return attend_block<hwy::float16_t, float>(block);
-  if (half_values) return attend_block<float, hwy::float16_t>(block);
-  attend_block<float, float>(block);
+  attend_parts<FloatTag>(block);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -85,52 +85,55 @@ inline void pack_query_group(const QueryGroup& g) {
   }
 }
 
-template <class T>
-HWY_INLINE void pack_value_row(const T* src, std::int64_t dim, std::int64_t key, float* v) {
+/// k[key][0, stride) = the key, then zeros.
+template <ElementType E>
+void pack_keys(const KeyValueRun& run, const TilePanels& panels, std::int64_t stride) {
   const FloatTag d;
-  std::int64_t i = 0;
-  for (; i + kLanes <= dim; i += kLanes)
-    hn::Store(load_floats(d, src + i), d, value_at(v, dim, key, i));
-  if (i < dim) hn::Store(load_tail(d, src + i, dim - i), d, value_at(v, dim, key, i));
+  const std::int64_t dim = panels.head_dim_k;
+  const std::byte* row = run.k;
+  for (std::int64_t j = 0; j < run.n; ++j, row += row_bytes(E, dim)) {
+    float* k = panels.k + (run.offset + j) * stride;
+    for_each_vector<E>(row, dim,
+                       [&](std::int64_t i, FloatVec v) HWY_ATTR { hn::Store(v, d, k + i); });
+    for (std::int64_t i = round_up(dim, kLanes); i < stride; i += kLanes)
+      hn::Store(hn::Zero(d), d, k + i);
+  }
 }
 
-template <class K, class V>
-void pack_runs(const KeyValueRun* runs, std::int64_t n_runs, const TilePanels& panels) noexcept {
+template <ElementType E>
+void pack_values(const KeyValueRun& run, const TilePanels& panels) {
   const FloatTag d;
-  const std::int64_t key_stride = pad_lanes(panels.head_dim_k);
-  std::int64_t key = 0;
-  const auto clear_until = [&](std::int64_t end) HWY_ATTR {
-    for (; key < end; ++key) {
-      float* k = panels.k + key * key_stride;
-      for (std::int64_t i = 0; i < key_stride; i += kLanes) hn::Store(hn::Zero(d), d, k + i);
-      for (std::int64_t i = 0; i < panels.head_dim_v; i += kLanes) {
-        hn::Store(hn::Zero(d), d, value_at(panels.v, panels.head_dim_v, key, i));
-      }
-    }
-  };
-  for (std::int64_t r = 0; r < n_runs; ++r) {
-    const KeyValueRun& run = runs[r];
-    clear_until(run.offset);
-    const K* k = reinterpret_cast<const K*>(run.k);
-    const V* v = reinterpret_cast<const V*>(run.v);
-    for (std::int64_t j = 0; j < run.n; ++j, ++key) {
-      load_row(k + j * panels.head_dim_k, panels.head_dim_k, panels.k + key * key_stride,
-               key_stride);
-      pack_value_row(v + j * panels.head_dim_v, panels.head_dim_v, key, panels.v);
-    }
+  const std::int64_t dim = panels.head_dim_v;
+  const std::byte* row = run.v;
+  for (std::int64_t j = 0; j < run.n; ++j, row += row_bytes(E, dim)) {
+    for_each_vector<E>(row, dim, [&](std::int64_t i, FloatVec v) HWY_ATTR {
+      hn::Store(v, d, value_at(panels.v, dim, run.offset + j, i));
+    });
   }
-  clear_until(kTileKeys);
+}
+
+inline void clear_keys(const TilePanels& panels, std::int64_t begin, std::int64_t end) {
+  const FloatTag d;
+  const std::int64_t stride = pad_lanes(panels.head_dim_k);
+  for (std::int64_t i = begin * stride; i < end * stride; i += kLanes)
+    hn::Store(hn::Zero(d), d, panels.k + i);
+  for (std::int64_t key = begin; key < end; ++key) {
+    for (std::int64_t i = 0; i < panels.head_dim_v; i += kLanes)
+      hn::Store(hn::Zero(d), d, value_at(panels.v, panels.head_dim_v, key, i));
+  }
 }
 
 // Not noexcept: the dispatch tables hold plain function types; the public wrappers are.
 inline void pack_panels(const KeyValueRun* runs, std::int64_t n_runs, const TilePanels& panels) {
-  const bool half_keys = panels.k_type == ElementType::kF16;
-  const bool half_values = panels.v_type == ElementType::kF16;
-  if (half_keys && half_values)
-    return pack_runs<hwy::float16_t, hwy::float16_t>(runs, n_runs, panels);
-  if (half_keys) return pack_runs<hwy::float16_t, float>(runs, n_runs, panels);
-  if (half_values) return pack_runs<float, hwy::float16_t>(runs, n_runs, panels);
-  pack_runs<float, float>(runs, n_runs, panels);
+  const std::int64_t stride = pad_lanes(panels.head_dim_k);
+  std::int64_t key = 0;
+  for (std::int64_t r = 0; r < n_runs; ++r) {
+    clear_keys(panels, key, runs[r].offset);
+    key = runs[r].offset + runs[r].n;
+    with_type(panels.k_type, [&](auto e) HWY_ATTR { pack_keys<e()>(runs[r], panels, stride); });
+    with_type(panels.v_type, [&](auto e) HWY_ATTR { pack_values<e()>(runs[r], panels); });
+  }
+  clear_keys(panels, key, kTileKeys);
 }
 
 /// s[key][rows] = k[key] . q for kKeyStep keys.

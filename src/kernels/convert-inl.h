@@ -1,8 +1,9 @@
-// f32 -> f16 and back for whole rows, compiled once per target. 2 bytes of traffic per element,
-// bound by memory.
+// Floats to 16-bit elements for whole rows, and all types back, compiled once per target. Bound by
+// memory.
 //
 // Targets with F16C use it (nearest even); the others use the scalar integer algorithm, because
-// Highway's emulation truncates and a stored row must not depend on the processor.
+// Highway's emulation truncates and a stored row must not depend on the processor. bf16 is integer
+// arithmetic everywhere, which the compiler vectorises. Block types are in quantize.cpp.
 #if defined(VOLVELLE_KERNELS_CONVERT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef VOLVELLE_KERNELS_CONVERT_INL_H_
 #undef VOLVELLE_KERNELS_CONVERT_INL_H_
@@ -11,7 +12,6 @@
 #endif
 
 #include "kernels/load-inl.h"
-#include "volvelle/base/half.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace volvelle {
@@ -31,13 +31,27 @@ inline void row_to_half(const float* HWY_RESTRICT src, std::uint16_t* HWY_RESTRI
   for (; i < n; ++i) dst[i] = f32_to_f16(src[i]);
 }
 
-inline void half_to_row(const std::uint16_t* HWY_RESTRICT src, float* HWY_RESTRICT dst,
-                        std::int64_t n) {
+inline void row_to_bfloat(const float* HWY_RESTRICT src, std::uint16_t* HWY_RESTRICT dst,
+                          std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) dst[i] = f32_to_bf16(src[i]);
+}
+
+template <ElementType E>
+void widen(const std::byte* HWY_RESTRICT src, float* HWY_RESTRICT dst, std::int64_t n) {
   const FloatTag d;
-  const auto* halves = reinterpret_cast<const hwy::float16_t*>(src);
-  std::int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) hn::StoreU(load_floats(d, halves + i), d, dst + i);
-  for (; i < n; ++i) dst[i] = f16_to_f32(src[i]);
+  for_each_vector<E>(src, n, [&](std::int64_t i, FloatVec v) HWY_ATTR {
+    if (i + kLanes <= n) {
+      hn::StoreU(v, d, dst + i);
+    } else {
+      HWY_ALIGN float last[kLanes];
+      hn::Store(v, d, last);
+      std::memcpy(dst + i, last, static_cast<std::size_t>(n - i) * sizeof(float));
+    }
+  });
+}
+
+inline void row_to_floats(const std::byte* src, ElementType type, float* dst, std::int64_t n) {
+  with_type(type, [&](auto e) HWY_ATTR { widen<e()>(src, dst, n); });
 }
 
 }  // namespace HWY_NAMESPACE

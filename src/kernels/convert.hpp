@@ -1,4 +1,4 @@
-// Conversion of rows of floats to stored elements.
+// Conversion of rows of floats to stored elements and back.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,9 @@
 
 namespace volvelle {
 
-/// dst[i] = src[i] in `type`, round to nearest even, for n elements; equal to f32_to_f16 of
-/// base/half.hpp bit by bit.
+/// dst[i] = src[i] in `type` for n elements; the bits are the same on every processor. f16 and bf16
+/// round to nearest even, equal to base/half.hpp bit by bit; block types as in quantize.hpp. Writes
+/// row_bytes(type, n) bytes. NaN, infinities and overflow stay visible.
 void convert_row(const float* src, std::byte* dst, ElementType type, std::int64_t n) noexcept;
 
 /// dst[i] = float(src[i]), exact.

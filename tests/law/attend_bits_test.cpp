@@ -76,6 +76,13 @@ TEST_P(AttendBits, OddDimsAndFloats) {
                   .seed = 12});
 }
 
+TEST_P(AttendBits, QuantizedRows) {
+  check_all_ways({.shape = shape_of(1, 3, 80, 36, ElementType::kQ8_0, ElementType::kQ4_0),
+                  .n_rows = kTokens,
+                  .visible = causal(0, kTokens),
+                  .seed = 17});
+}
+
 TEST_P(AttendBits, WindowAndSinks) {
   check_all_ways({.shape = shape_of(2, 1, 64, 64),
                   .n_rows = kTokens,
@@ -131,9 +138,12 @@ TEST_P(AttendBits, StateOutputs) {
 // Decode: where a segment begins must not matter; also not where the tokens before it were
 // computed.
 TEST_P(AttendBits, DecodeForAnySegmentation) {
-  for (const int group : {1, 3, 4, 7}) {
+  std::size_t type = 0;
+  for (const int group : {1, 3, 4, 7, 8}) {
     for (const std::int64_t tokens : {1, 4}) {
-      Case c({.shape = shape_of(2, group, 80, 100),
+      const ElementType k = kElementTypes[type++ % kElementTypes.size()];
+      const ElementType v = kElementTypes[(type + group) % kElementTypes.size()];
+      Case c({.shape = shape_of(2, group, 80, 100, k, v),
               .n_rows = 600,
               .visible = causal(600 - tokens, tokens),
               .seed = 21});

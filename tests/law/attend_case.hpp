@@ -5,6 +5,8 @@
 // poisoned gaps, so a read outside of them shows.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -202,6 +204,27 @@ inline AttentionShape shape_of(int kv_heads, int group, int dim_k, int dim_v,
   s.v_type = v;
   s.scale = 1.0f / std::sqrt(static_cast<float>(dim_k));
   return s;
+}
+
+/// Both a normal and a deterministic run against the reference.
+inline void expect_reference(CaseOptions options, int threads = 2) {
+  Case c(std::move(options));
+  AttendWorkspace workspace = workspace_for(c.options().shape);
+  AttendTask task = c.task();
+  ASSERT_TRUE(validate(task.shape).ok());
+  const std::vector<double> expected = reference_attend(task);
+  const double tolerance = c.tolerance();
+  for (const bool deterministic : {false, true}) {
+    task = c.task();
+    task.deterministic = deterministic;
+    attend(task, workspace, threads);
+    EXPECT_LE(max_difference(c.out(), expected), tolerance)
+        << "deterministic " << deterministic << ", tokens " << task.n_tokens() << ", rows "
+        << c.options().n_rows << ", group " << task.shape.group() << ", dims "
+        << task.shape.head_dim_k << "/" << task.shape.head_dim_v << ", types "
+        << to_string(task.shape.k_type) << "/" << to_string(task.shape.v_type);
+    EXPECT_FALSE(workspace.take_not_finite());
+  }
 }
 
 }  // namespace volvelle::law

@@ -17,8 +17,9 @@ class NotFinite : public testing::TestWithParam<std::string> {
 };
 
 TEST_P(NotFinite, IsReportedFromAnywhere) {
-  for (const ElementType type : {ElementType::kF16, ElementType::kF32}) {
+  for (const ElementType type : kElementTypes) {
     for (const float cap : {0.0f, 10.0f}) {
+      if (cap > 0.0f && type != ElementType::kF16) continue;  // the cap sees scores, not elements
       for (const std::int64_t tokens : {1, 4, 30}) {
         for (const float bad : {kNan, kInfinity, -kInfinity}) {
           AttentionShape shape = shape_of(2, 3, 72, 72, type, type);
@@ -74,6 +75,31 @@ TEST_P(NotFinite, OverflowingScoresAreReported) {
     attend(c.task(), workspace, 1);
     EXPECT_TRUE(workspace.take_not_finite());
     EXPECT_FALSE(workspace.take_not_finite());
+  }
+}
+
+// Finite inputs beyond what a type can store must not come back as something smaller.
+TEST_P(NotFinite, OverflowOfAStorageTypeIsReported) {
+  for (const ElementType type : kElementTypes) {
+    if (type == ElementType::kF32) continue;  // stores all of them
+    for (const std::int64_t tokens : {1, 30}) {
+      Case c({.shape = shape_of(1, 2, 80, 80, type, type),
+              .n_rows = 100,
+              .visible = causal(100 - tokens, tokens),
+              .seed = 43});
+      AttendWorkspace workspace = workspace_for(c.options().shape);
+      for (std::vector<float>* where : {&c.k(), &c.v()}) {
+        const float before = (*where)[50 * 80 + 17];
+        (*where)[50 * 80 + 17] = std::numeric_limits<float>::max();
+        c.cut({});
+        attend(c.task(), workspace, 2);
+        EXPECT_TRUE(workspace.take_not_finite()) << to_string(type) << " " << tokens;
+        (*where)[50 * 80 + 17] = before;
+      }
+      c.cut({});
+      attend(c.task(), workspace, 2);
+      EXPECT_FALSE(workspace.take_not_finite());
+    }
   }
 }
 

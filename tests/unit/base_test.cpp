@@ -93,14 +93,55 @@ TEST(Checked, AgreesWith128Bits) {
   }
 }
 
-TEST(ElementType, NamesAndSizes) {
-  for (const ElementType type : {ElementType::kF32, ElementType::kF16}) {
-    EXPECT_EQ(parse_element_type(to_string(type)), type);
+TEST(ElementType, Names) {
+  for (std::size_t i = 0; i < kElementTypes.size(); ++i) {
+    EXPECT_EQ(static_cast<std::size_t>(kElementTypes[i]), i);  // the list misses none
+    EXPECT_EQ(parse_element_type(to_string(kElementTypes[i])), kElementTypes[i]);
   }
-  EXPECT_EQ(parse_element_type("f16 "), std::nullopt);
-  EXPECT_EQ(parse_element_type("q8_0"), std::nullopt);
-  EXPECT_EQ(row_bytes(ElementType::kF32, 7), 28u);
-  EXPECT_EQ(row_bytes(ElementType::kF16, 7), 14u);
+  for (const char* name : {"f32", "f16", "bf16", "q8_0", "q4_0"})
+    EXPECT_EQ(to_string(parse_element_type(name).value()), name);
+  for (const char* name : {"f16 ", "Q8_0", "q8_1", ""})
+    EXPECT_EQ(parse_element_type(name), std::nullopt) << name;
+}
+
+TEST(ElementType, RowsOfBlockTypesAreWholeBlocks) {
+  using enum ElementType;
+  EXPECT_EQ(row_bytes(kF32, 7), 28u);
+  EXPECT_EQ(row_bytes(kF16, 7), 14u);
+  EXPECT_EQ(row_bytes(kBF16, 7), 14u);
+  for (const auto& [dim, blocks] : {std::pair{1, 1u},
+                                    {31, 1u},
+                                    {32, 1u},
+                                    {33, 2u},
+                                    {80, 3u},
+                                    {100, 4u},
+                                    {128, 4u},
+                                    {512, 16u}}) {
+    EXPECT_EQ(row_bytes(kQ8_0, dim), blocks * 34) << dim;
+    EXPECT_EQ(row_bytes(kQ4_0, dim), blocks * 18) << dim;
+  }
+  EXPECT_EQ(row_bytes(kQ8_0, 0), 0u);
+  EXPECT_FALSE(is_block_quantized(kF32) || is_block_quantized(kF16) || is_block_quantized(kBF16));
+  EXPECT_TRUE(is_block_quantized(kQ8_0) && is_block_quantized(kQ4_0));
+}
+
+TEST(Bfloat, EveryValueSurvivesAndNarrowingIsToNearestEven) {
+  for (std::uint32_t bits = 0; bits < 0x10000u; ++bits) {
+    const auto b = static_cast<std::uint16_t>(bits);
+    const float value = bf16_to_f32(b);
+    const bool is_nan = std::isnan(value);
+    EXPECT_EQ(is_nan, (bits & 0x7FFFu) > 0x7F80u);
+    EXPECT_EQ(f32_to_bf16(value), is_nan ? b | 0x40u : b);
+    if (is_nan || (bits & 0x7FFFu) >= 0x7F7Fu) continue;
+    // The midpoint to the next larger magnitude goes to the even one, its neighbours do not.
+    const float above = bf16_to_f32(static_cast<std::uint16_t>(bits + 1));
+    const float tie = value + (above - value) / 2;
+    const auto even = static_cast<std::uint16_t>(bits % 2 == 0 ? bits : bits + 1);
+    EXPECT_EQ(f32_to_bf16(tie), even);
+    EXPECT_EQ(f32_to_bf16(std::nextafter(tie, value)), b);
+    EXPECT_EQ(f32_to_bf16(std::nextafter(tie, above)), bits + 1);
+  }
+  EXPECT_EQ(f32_to_bf16(std::numeric_limits<float>::max()), 0x7F80u);  // rounds to infinity
 }
 
 TEST(Ids, ArithmeticAndOrder) {

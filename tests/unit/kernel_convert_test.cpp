@@ -1,5 +1,5 @@
-// Row conversion equals the scalar one bit by bit, for every half and for floats around every
-// rounding border.
+// Row conversion of 16-bit types equals the scalar one bit by bit, for every half and for floats
+// around every rounding border; block types are in kernel_quantize_test.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -69,6 +69,26 @@ TEST_P(Convert, AnyBitsAndAnyLength) {
   check(values);
   for (std::size_t n = 0; n < 70; ++n)
     check({values.begin(), values.begin() + static_cast<std::ptrdiff_t>(n)});
+}
+
+TEST_P(Convert, BfloatRows) {
+  std::mt19937 random(52);
+  std::vector<float> values(20000);
+  for (float& x : values) x = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
+  for (const std::size_t n : {0u, 1u, 7u, 15u, 16u, 17u, 33u, 20000u}) {
+    std::vector<std::uint16_t> row(n + 1, 0xABCD);
+    convert_row(values.data(), reinterpret_cast<std::byte*>(row.data()), ElementType::kBF16,
+                static_cast<std::int64_t>(n));
+    EXPECT_EQ(row[n], 0xABCD);
+    std::vector<float> back(n + 1, 7.0f);
+    load_row(reinterpret_cast<const std::byte*>(row.data()), ElementType::kBF16, back.data(),
+             static_cast<std::int64_t>(n));
+    EXPECT_EQ(back[n], 7.0f);
+    for (std::size_t i = 0; i < n; ++i) {
+      ASSERT_EQ(row[i], f32_to_bf16(values[i])) << std::hexfloat << values[i];
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(back[i]), static_cast<std::uint32_t>(row[i]) << 16);
+    }
+  }
 }
 
 TEST_P(Convert, FloatRowsAreCopied) {

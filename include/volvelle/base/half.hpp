@@ -1,6 +1,6 @@
-// IEEE half precision, scalar and constexpr. Rows are converted by kernels/convert; this is for
-// references, tests and single values. f16 to f32 is exact; f32 to f16 rounds to nearest, ties to
-// even (relative error at most 2^-11).
+// IEEE half precision and bfloat16, scalar and constexpr. Rows are converted by kernels/convert;
+// this is for references, tests and single values. Widening is exact; narrowing rounds to nearest,
+// ties to even (relative error at most 2^-11 for f16, 2^-8 for bf16).
 #pragma once
 
 #include <bit>
@@ -36,6 +36,19 @@ constexpr std::uint16_t f32_to_f16(float f) noexcept {
   const std::uint32_t odd = (magnitude >> 13) & 1u;
   const std::uint32_t rounded = magnitude + 0xFFFu + odd;
   return static_cast<std::uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
+}
+
+/// Exact.
+constexpr float bf16_to_f32(std::uint16_t b) noexcept {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(b) << 16);
+}
+
+/// Round to nearest, ties to even; overflow gives infinity, NaN stays NaN (and becomes quiet).
+constexpr std::uint16_t f32_to_bf16(float f) noexcept {
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(f);
+  const bool is_nan = (bits & 0x7FFFFFFFu) > 0x7F800000u;
+  const std::uint32_t rounded = bits + 0x7FFFu + ((bits >> 16) & 1u);
+  return static_cast<std::uint16_t>((is_nan ? bits | 0x400000u : rounded) >> 16);
 }
 
 }  // namespace volvelle
