@@ -268,8 +268,9 @@ TEST(MemorySpec, DamagedTextIsRefusedOrCanonical) {
 }
 
 TEST(MemorySpec, SupportedInThisVersion) {
-  for (const char* text : {"full", "full+kv(k=f32,v=f16)", "sink(4)+window(64)",
-                           "window(8,block=1)", "sink(1)+window(9)+kv(v=f32)"}) {
+  for (const char* text :
+       {"full", "full+kv(k=f32,v=f16)", "sink(4)+window(64)", "window(8,block=1)",
+        "sink(1)+window(9)+kv(v=f32)", "full+kv(k=bf16,v=q8_0)", "window(8)+kv(v=q4_0)"}) {
     EXPECT_TRUE(require_supported(parsed(text)).ok()) << text;
   }
   const auto refused = [](std::string_view text, std::string_view name) {
@@ -283,8 +284,6 @@ TEST(MemorySpec, SupportedInThisVersion) {
   refused("window(8)+tail(mean)", "term 'tail'");
   refused("window(8)+store(mpi)", "term 'store'");
   refused("full+dense_layers=0-1", "term 'dense_layers'");
-  refused("full+kv(k=f16,v=q8_0)", "storage type 'q8_0'");
-  refused("full+kv(k=bf16)", "storage type 'bf16'");
 }
 
 TEST(MemorySpec, SpecsMadeInCodeAreCheckedToo) {
@@ -302,7 +301,11 @@ TEST(MemorySpec, KvTypes) {
   EXPECT_EQ(kv_types(parsed("full"))->k, ElementType::kF16);
   EXPECT_EQ(kv_types(parsed("full+kv(k=f32)"))->k, ElementType::kF32);
   EXPECT_EQ(kv_types(parsed("full+kv(k=f32)"))->v, ElementType::kF16);
-  EXPECT_FALSE(kv_types(parsed("full+kv(v=q4_0)")).ok());
+  EXPECT_EQ(kv_types(parsed("full+kv(k=bf16,v=q4_0)"))->k, ElementType::kBF16);
+  EXPECT_EQ(kv_types(parsed("full+kv(k=bf16,v=q4_0)"))->v, ElementType::kQ4_0);
+  MemorySpec unknown = MemorySpec::full_memory();
+  unknown.kv = KvTerm{"f16", "q7"};
+  EXPECT_FALSE(kv_types(unknown).ok());
 }
 
 // The largest multiple of B that is at most t + 1 - W, found by counting up.
