@@ -1,6 +1,8 @@
 // `volvelle bench speed`: memories, and llama.cpp itself, at several depths in one process.
 //
 // Without -f the tokens are seeded random ones: for dense attention time does not depend on them.
+// The table has llama-bench's test names: pp512 @ d8000 reads 512 tokens behind 8,000, tg32 @ d8000
+// decodes 32 there. The JSON object has one row per depth and memory.
 #include <fmt/format.h>
 
 #include <random>
@@ -85,7 +87,33 @@ Json row_json(const SpeedRow& row) {
           {"prefill_ratio", row.prefill_ratio},
           {"decode_ratio", row.decode_ratio},
           {"attention_ratio", row.attention_ratio},
+          {"prefill_attention_ms", row.prefill_attention_ms},
+          {"prefill_attention_ratio", row.prefill_attention_ratio},
           {"spread", row.spread}};
+}
+
+// What tables show: each measurement on a line of its own, under its usual name.
+Json test_rows(const std::vector<SpeedRow>& found, std::int64_t n_prefill, std::int64_t n_decode) {
+  Json rows = Json::array();
+  const auto add = [&](const SpeedRow& row, const std::string& test, double tokens_per_second,
+                       double ratio, double attention_ms, double attention_ratio) {
+    rows.push_back({{"test", fmt::format("{} @ d{}", test, row.depth)},
+                    {"memory", row.spec},
+                    {"t/s", tokens_per_second},
+                    {"ratio", ratio},
+                    {"attention ms", attention_ms},
+                    {"attention ratio", attention_ratio},
+                    {"spread", test[0] == 't' ? Json(row.spread) : Json()}});
+  };
+  for (const SpeedRow& row : found) {
+    if (n_prefill > 0) {
+      add(row, fmt::format("pp{}", n_prefill), row.prefill_tps, row.prefill_ratio,
+          row.prefill_attention_ms, row.prefill_attention_ratio);
+    }
+    add(row, fmt::format("tg{}", n_decode), 1e3 / row.decode_ms, row.decode_ratio, row.attention_ms,
+        row.attention_ratio);
+  }
+  return rows;
 }
 
 Result<Report> run(const SpeedFlags& flags, Console& console) {
@@ -119,15 +147,21 @@ Result<Report> run(const SpeedFlags& flags, Console& console) {
   console.note(fmt::format("measured with {} threads", threads));
   Json rows = Json::array();
   for (const SpeedRow& row : found) rows.push_back(row_json(row));
-  return make_bench_report({{"model", model.info().path.string()},
-                            {"model_fingerprint", model.info().fingerprint},
-                            {"engine", engine_version()},
-                            {"repetitions", flags.repetitions},
-                            {"n_decode", flags.n_decode},
-                            {"n_prefill", flags.n_prefill},
-                            {"threads", threads},
-                            {"ubatch", flags.model.ubatch}},
-                           std::move(rows), flags.output);
+  Report report = make_bench_report({{"model", model.info().path.string()},
+                                     {"model_fingerprint", model.info().fingerprint},
+                                     {"engine", engine_version()},
+                                     {"repetitions", flags.repetitions},
+                                     {"n_decode", flags.n_decode},
+                                     {"n_prefill", flags.n_prefill},
+                                     {"threads", threads},
+                                     {"ubatch", flags.model.ubatch}},
+                                    std::move(rows), flags.output);
+  if (flags.output.format != "json") {
+    report.text =
+        render_rows(test_rows(found, flags.n_prefill, flags.n_decode),
+                    flags.output.format == "csv" ? TableFormat::kCsv : TableFormat::kMarkdown);
+  }
+  return report;
 }
 
 }  // namespace

@@ -138,6 +138,12 @@ std::vector<double> collect(std::size_t n, const Value& value) {
   return values;
 }
 
+/// llama.cpp's attention time over ours. What is not attention costs both the same, so llama.cpp's
+/// attention is its time without our rest.
+double attention_ratio(double engine, double ours, double our_attention) {
+  return (engine - (ours - our_attention)) / our_attention;
+}
+
 /// Ratios of our samples to llama.cpp's. What was not measured (no prefill, no attention time)
 /// stays 0.
 void add_ratios(const std::vector<SpeedSample>& ours, const std::vector<SpeedSample>& engine,
@@ -146,16 +152,18 @@ void add_ratios(const std::vector<SpeedSample>& ours, const std::vector<SpeedSam
   if (row.prefill_tps > 0) {
     row.prefill_ratio =
         median(collect(n, [&](std::size_t r) { return engine[r].prefill / ours[r].prefill; }));
+    if (row.prefill_attention_ms > 0) {
+      row.prefill_attention_ratio = median(collect(n, [&](std::size_t r) {
+        return attention_ratio(engine[r].prefill, ours[r].prefill, ours[r].prefill_attention);
+      }));
+    }
   }
   const auto decode = collect(n, [&](std::size_t r) { return engine[r].decode / ours[r].decode; });
   row.decode_ratio = median(decode);
   row.spread = relative_spread(decode);
   if (row.attention_ms > 0) {
-    // What is not attention costs both the same, so llama.cpp's attention is its time without our
-    // rest.
     row.attention_ratio = median(collect(n, [&](std::size_t r) {
-      const double rest = ours[r].decode - ours[r].attention;
-      return (engine[r].decode - rest) / ours[r].attention;
+      return attention_ratio(engine[r].decode, ours[r].decode, ours[r].attention);
     }));
   }
 }
@@ -173,6 +181,8 @@ SpeedRow make_row(const SpeedVariant& variant, const std::vector<SpeedSample>& s
   if (n_prefill > 0) {
     row.prefill_tps = static_cast<double>(n_prefill) /
                       median(collect(n, [&](std::size_t r) { return samples[r].prefill; }));
+    row.prefill_attention_ms =
+        1e3 * median(collect(n, [&](std::size_t r) { return samples[r].prefill_attention; }));
   }
   if (!variant.is_engine() && !engine.empty()) add_ratios(samples, engine, row);
   return row;

@@ -103,12 +103,14 @@ Result<SpeedSample> measure(SpeedVariant& variant, std::span<const TokenId> pref
   SpeedSample sample;
   if (!prefill.empty()) {
     VOLVELLE_ASSIGN_OR_RETURN(Stepper* const stepper, variant.restore());
+    stepper->take_attention_seconds();  // forgets what came before
     const auto start = std::chrono::steady_clock::now();
     VOLVELLE_RETURN_IF_ERROR(stepper->step(prefill, Logits::kLast));
     sample.prefill = seconds_since(start);
+    sample.prefill_attention = stepper->take_attention_seconds();
   }
   VOLVELLE_ASSIGN_OR_RETURN(Stepper* const stepper, variant.restore());
-  stepper->take_attention_seconds();  // forgets what the prefill took
+  stepper->take_attention_seconds();
   const auto start = std::chrono::steady_clock::now();
   for (std::size_t i = 0; i < decode.size(); ++i) {
     VOLVELLE_RETURN_IF_ERROR(stepper->step(decode.subspan(i, 1), Logits::kLast));

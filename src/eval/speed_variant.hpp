@@ -10,10 +10,11 @@
 
 namespace volvelle {
 
-struct SpeedSample {  // seconds; decode and attention per token
+struct SpeedSample {  // seconds; those of decode per token
   double prefill = 0;
+  double prefill_attention = 0;  // of `prefill`, inside our attention
   double decode = 0;
-  double attention = 0;
+  double attention = 0;  // of `decode`, inside our attention
 };
 
 class SpeedVariant {

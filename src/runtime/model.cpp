@@ -33,13 +33,15 @@ Status require_agreement(const llama_model* model, const ModelInfo& info) {
   VOLVELLE_RETURN_IF_ERROR(check("embedding length", info.n_embd, llama_model_n_embd(model)));
   VOLVELLE_RETURN_IF_ERROR(
       check("context length", info.context_length, llama_model_n_ctx_train(model)));
-  if (llama_model_is_recurrent(model) || llama_model_is_hybrid(model) ||
-      llama_model_is_diffusion(model) || llama_model_has_encoder(model) ||
-      !llama_model_has_decoder(model)) {
-    return Error{ErrorCode::kUnsupported,
-                 "model: " + info.name + " (" + info.architecture +
-                     ") is not a plain decoder with a KV cache, which is all this version serves"};
-  }
+  const auto refuse = [&](const std::string& what) {
+    return Error{ErrorCode::kUnsupported, "model: " + info.name + " (" + info.architecture + ") " +
+                                              what + ", which this version does not serve"};
+  };
+  if (llama_model_is_recurrent(model)) return refuse("has recurrent layers only");
+  if (llama_model_is_hybrid(model)) return refuse("has recurrent layers beside attention");
+  if (llama_model_is_diffusion(model)) return refuse("is a diffusion model");
+  if (llama_model_has_encoder(model) || !llama_model_has_decoder(model))
+    return refuse("is no plain decoder, it has an encoder");
   return {};
 }
 

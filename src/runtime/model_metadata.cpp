@@ -66,6 +66,31 @@ class Keys {
 
 constexpr std::int64_t kMaxCount = 1 << 20;  // far above any real model, far below overflow
 
+/// Sizes of one layer, for checks before the engine sees the file; what the layer really does is
+/// learned from the graph. A layer without KV heads has no attention.
+Result<LayerShape> read_layer(const Keys& keys, std::int64_t n_embd, std::size_t layer,
+                              std::int64_t heads, std::int64_t kv_heads) {
+  const auto refuse = [&](const std::string& what) {
+    return Error{ErrorCode::kUnsupported, "model: layer " + std::to_string(layer) + " has " + what};
+  };
+  if (heads < 0 || heads > 4096 || kv_heads < 0)
+    return keys.missing("attention.head_count", "is " + std::to_string(heads) + " on " +
+                                                    std::to_string(kv_heads) +
+                                                    " KV heads in layer " + std::to_string(layer));
+  if (heads == 0 || kv_heads == 0) return LayerShape{};
+  if (heads % kv_heads != 0) {
+    return refuse(std::to_string(heads) + " query heads on " + std::to_string(kv_heads) +
+                  " KV heads; only whole groups of query heads are served");
+  }
+  const std::int64_t dim_k = keys.integer("attention.key_length").value_or(n_embd / heads);
+  const std::int64_t dim_v = keys.integer("attention.value_length").value_or(n_embd / heads);
+  if (dim_k < 1 || dim_v < 1 || dim_k > kMaxHeadDim || dim_v > kMaxHeadDim) {
+    return refuse("head dimensions " + std::to_string(dim_k) + " and " + std::to_string(dim_v) +
+                  ", which are not served; at most " + std::to_string(kMaxHeadDim));
+  }
+  return LayerShape{static_cast<int>(kv_heads), static_cast<int>(dim_k), static_cast<int>(dim_v)};
+}
+
 Status read_layers(const Keys& keys, ModelInfo& info) {
   VOLVELLE_ASSIGN_OR_RETURN(const std::int64_t n_layers, keys.require("block_count", 1, 4096));
   info.n_layers = static_cast<int>(n_layers);
@@ -77,26 +102,9 @@ Status read_layers(const Keys& keys, ModelInfo& info) {
     VOLVELLE_ASSIGN_OR_RETURN(kv_heads, keys.per_layer("attention.head_count_kv", n_layers));
   }
   for (std::size_t i = 0; i < heads.size(); ++i) {
-    if (heads[i] < 1 || heads[i] > 4096)
-      return keys.missing("attention.head_count",
-                          "is " + std::to_string(heads[i]) + " in layer " + std::to_string(i));
-    if (kv_heads[i] < 1 || heads[i] % kv_heads[i] != 0) {
-      return Error{ErrorCode::kUnsupported,
-                   "model: layer " + std::to_string(i) + " has " + std::to_string(heads[i]) +
-                       " query heads on " + std::to_string(kv_heads[i]) +
-                       " KV heads; only whole groups of query heads are served"};
-    }
-    const std::int64_t default_dim = info.n_embd / heads[i];
-    const std::int64_t dim_k = keys.integer("attention.key_length").value_or(default_dim);
-    const std::int64_t dim_v = keys.integer("attention.value_length").value_or(default_dim);
-    if (dim_k < 1 || dim_v < 1 || dim_k > kMaxHeadDim || dim_v > kMaxHeadDim) {
-      return Error{ErrorCode::kUnsupported, "model: head dimensions " + std::to_string(dim_k) +
-                                                " and " + std::to_string(dim_v) +
-                                                " are not served; at most " +
-                                                std::to_string(kMaxHeadDim)};
-    }
-    info.layers.push_back(
-        {static_cast<int>(kv_heads[i]), static_cast<int>(dim_k), static_cast<int>(dim_v)});
+    VOLVELLE_ASSIGN_OR_RETURN(const LayerShape layer,
+                              read_layer(keys, info.n_embd, i, heads[i], kv_heads[i]));
+    info.layers.push_back(layer);
     info.n_heads = std::max(info.n_heads, static_cast<int>(heads[i]));
   }
   return {};

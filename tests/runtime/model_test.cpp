@@ -22,14 +22,34 @@ TEST(Model, ReadsTheShapeOfSmolLM2) {
   EXPECT_EQ(model.info().n_vocab, 49152);
 }
 
-TEST(Model, RefusesSlidingWindowsByName) {
+TEST(ModelLayers, GemmaHasFiveWindowedLayersForEachThatSeesEverything) {
   const Result<std::filesystem::path> path = find_input(kGemmaF32, "models");
   if (!path.ok()) GTEST_SKIP() << "the Gemma model is fetched only when its terms are accepted";
-  const Result<Model> model = Model::load(*path, {});
-  ASSERT_FALSE(model.ok());
-  EXPECT_EQ(model.error().code, ErrorCode::kUnsupported);
-  EXPECT_NE(model.error().message.find("sliding-window"), std::string::npos)
-      << model.error().message;
+  const Model model = require(Model::load(*path, {}));
+  ASSERT_EQ(model.info().layers.size(), 18u);
+  for (std::size_t i = 0; i < 18; ++i) {
+    EXPECT_EQ(model.info().layers[i], (LayerShape{1, 256, 256, i % 6 == 5 ? 0 : 512})) << i;
+    EXPECT_EQ(model.info().layer_readers[i], 1) << i;
+  }
+}
+
+TEST(ModelLayers, SharedRowsAreStoredOnceAndReadOften) {
+  const Model model = load_model("tiny/gemma4.gguf");
+  const ModelInfo& info = model.info();
+  int readers = 0;
+  bool shares = false;
+  for (std::size_t i = 0; i < info.layers.size(); ++i) {
+    readers += info.layer_readers[i];
+    shares = shares || info.layer_readers[i] > 1;
+    EXPECT_EQ(info.layers[i] == LayerShape{}, info.layer_readers[i] == 0) << i;
+  }
+  EXPECT_EQ(readers, info.n_layers);  // every layer attends
+  EXPECT_TRUE(shares);
+}
+
+TEST(ModelLayers, KeysAndValuesMayDifferInSize) {
+  EXPECT_EQ(load_model("tiny/plamo3-k192-v128.gguf").info().layers.front().head_dim_k, 192);
+  EXPECT_EQ(load_model("tiny/plamo3-k192-v128.gguf").info().layers.front().head_dim_v, 128);
 }
 
 TEST(Model, MissingAndWrongFilesAreErrors) {

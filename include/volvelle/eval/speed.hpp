@@ -36,6 +36,8 @@ struct SpeedRow {
   double prefill_ratio = 0;
   double decode_ratio = 0;
   double attention_ratio = 0;  // estimated: (llama decode - our decode + our attention) / ours
+  double prefill_attention_ms = 0;     // of the whole block, thread 0
+  double prefill_attention_ratio = 0;  // estimated likewise
   double spread = 0;           // (max - min) / median of decode_ratio; of decode_ms without one
 };
 
