@@ -1,14 +1,37 @@
-// The two ways of working behind attend(); each is called by all threads of a task.
+// The two ways of working behind attend(). All threads call share(), each with its own number; the
+// last one to arrive calls finish(). Both skip the tasks that the other path takes.
 #pragma once
+
+#include <span>
 
 #include "attention/workspace.hpp"
 #include "volvelle/attention/attend.hpp"
 
 namespace volvelle {
 
-void attend_decode(const AttendTask& task, AttendWorkspace::Impl& workspace, int ith,
+/// Whether a task takes the decode path.
+inline bool takes_decode(const AttendTask& task) noexcept {
+  return !task.deterministic && task.n_tokens() > 0 &&
+         task.n_tokens() <= decode_max_tokens(task.shape);
+}
+inline bool takes_tiles(const AttendTask& task) noexcept {
+  return task.n_tokens() > 0 && !takes_decode(task);
+}
+
+/// One of the nth threads of a call.
+struct ThreadOf {
+  int ith = 0;
+  int nth = 1;
+};
+
+void decode_share(std::span<const AttendTask> tasks, AttendWorkspace::Impl& workspace,
+                  ThreadOf thread) noexcept;
+void decode_finish(std::span<const AttendTask> tasks, AttendWorkspace::Impl& workspace,
                    int nth) noexcept;
-void attend_tiled(const AttendTask& task, AttendWorkspace::Impl& workspace, int ith,
+
+void tiled_share(std::span<const AttendTask> tasks, AttendWorkspace::Impl& workspace,
+                 ThreadOf thread) noexcept;
+void tiled_finish(std::span<const AttendTask> tasks, AttendWorkspace::Impl& workspace,
                   int nth) noexcept;
 
 }  // namespace volvelle

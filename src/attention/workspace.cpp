@@ -56,10 +56,18 @@ Result<AttendWorkspace> AttendWorkspace::create(int max_threads, int max_heads, 
   // One token's rows of one KV head (at most max_heads) always fit a query tile; groups are padded
   // to whole vectors.
   const std::int64_t rows = std::max<std::int64_t>(kTileQueryRows, max_heads) + kMaxGroupRows;
-  impl->arena_floats = std::max(tiled_floats(rows, max_head_dim_k, max_head_dim_v),
-                                decode_floats(max_heads, max_head_dim_k, max_head_dim_v));
+  const std::int64_t decode_rows = max_heads * kDecodeMaxTokens;
+  impl->decode_slot_floats = states_floats(decode_rows, pad_lanes(max_head_dim_v));
+  impl->arena_floats = 2 * impl->decode_slot_floats +
+                       std::max(tiled_floats(rows, max_head_dim_k, max_head_dim_v),
+                                impl->decode_slot_floats + decode_rows * pad_lanes(max_head_dim_k));
   impl->arena_floats = (impl->arena_floats + 31) / 32 * 32;  // threads share no pair of cache lines
-  const auto bytes = static_cast<std::size_t>(impl->arena_floats * max_threads) * sizeof(float);
+  if (max_threads > 1)
+    impl->partition_floats =
+        kMaxPartitions * max_heads * states_floats(1, pad_lanes(max_head_dim_v));
+  const auto bytes =
+      static_cast<std::size_t>(impl->arena_floats * max_threads + impl->partition_floats) *
+      sizeof(float);
   impl->memory.reset(
       static_cast<float*>(::operator new(bytes, std::align_val_t(64), std::nothrow)));
   if (!impl->memory) {
@@ -67,6 +75,7 @@ Result<AttendWorkspace> AttendWorkspace::create(int max_threads, int max_heads, 
                                                     std::to_string(bytes) +
                                                     " bytes; use fewer threads"};
   }
+  impl->partitions = impl->memory.get() + impl->arena_floats * max_threads;
   impl->threads.resize(static_cast<std::size_t>(max_threads));
   for (int i = 0; i < max_threads; ++i) {
     Impl::Thread& thread = impl->threads[static_cast<std::size_t>(i)];
@@ -82,8 +91,9 @@ AttendWorkspace& AttendWorkspace::operator=(AttendWorkspace&&) noexcept = defaul
 AttendWorkspace::~AttendWorkspace() = default;
 
 std::size_t AttendWorkspace::bytes() const noexcept {
-  std::size_t total = sizeof(Impl) + static_cast<std::size_t>(impl_->arena_floats) *
-                                         impl_->threads.size() * sizeof(float);
+  const auto n_threads = static_cast<std::int64_t>(impl_->threads.size());
+  const std::int64_t floats = impl_->arena_floats * n_threads + impl_->partition_floats;
+  std::size_t total = sizeof(Impl) + static_cast<std::size_t>(floats) * sizeof(float);
   for (const Impl::Thread& thread : impl_->threads)
     total += sizeof(thread) + thread.runs.size() * sizeof(KeyValueRun);
   return total;

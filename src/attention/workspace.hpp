@@ -1,7 +1,8 @@
 // Inside of AttendWorkspace: one aligned arena per thread and the few shared atomics.
 //
-// A thread's arena serves one path at a time, so it is as large as the larger of the two. Sizes are
-// for the widest vectors, so a workspace outlives a change of the instruction set.
+// A thread's arena holds the states of decode heads that it shares with others, which must last
+// until all threads have arrived, and behind them what one path needs at a time. Sizes are for the
+// widest vectors, so a workspace outlives a change of the instruction set.
 #pragma once
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <new>
 #include <vector>
 
+#include "attention/state.hpp"
 #include "kernels/attend_tile.hpp"
 #include "kernels/runs.hpp"
 #include "volvelle/attention/attend.hpp"
@@ -31,33 +33,46 @@ constexpr std::int64_t tile_query_rows(std::int64_t head_dim) noexcept {
   return head_dim > 128 ? kTileQueryRowsLargeHeads : kTileQueryRows;
 }
 
-/// Floats of the arena of the tiled path: q, o, m, d, the key and value panels, weights.
+/// Floats of the arena of the tiled path: q, two sets of states, the key and value panels, weights.
 constexpr std::int64_t tiled_floats(std::int64_t rows, std::int64_t dim_k,
                                     std::int64_t dim_v) noexcept {
   const std::int64_t k = pad_lanes(dim_k);
   const std::int64_t v = pad_lanes(dim_v);
-  return rows * (k + v + 2) + kTileKeys * (k + v) + kTileKeys * kMaxGroupRows;
+  return rows * k + 2 * states_floats(rows, v) + kTileKeys * (k + v) + kTileKeys * kMaxGroupRows;
 }
 
-/// Floats of the arena of the decode path: the states (m, d, o) of all rows and the queries of one
-/// KV head.
-constexpr std::int64_t decode_floats(std::int64_t heads, std::int64_t dim_k,
-                                     std::int64_t dim_v) noexcept {
-  const std::int64_t rows = heads * kDecodeMaxTokens;
-  return 2 * pad_lanes(rows) + rows * pad_lanes(dim_v) + rows * pad_lanes(dim_k);
+/// At most this many query tokens of a task take the decode path.
+constexpr std::int64_t decode_max_tokens(const AttentionShape&) noexcept {
+  return kDecodeMaxTokens;
 }
+
+/// Where a query row's states are closed and merged: at multiples of this many rows, counted from
+/// row 0. A function of what the token sees alone, so that its bits do not depend on the call;
+/// never more than kMaxPartitions of them.
+inline constexpr std::int64_t kPartitionRows = 1024;
+inline constexpr std::int64_t kMaxPartitions = 64 + 3;  // the ends of sinks and window are not full
 
 struct AttendWorkspace::Impl {
+  /// A KV head of a decode task of which this thread had only a part.
+  struct PartialHead {
+    int task = -1;
+    int head = 0;
+    bool operator==(const PartialHead&) const = default;
+  };
   struct Thread {
     float* arena = nullptr;
     std::vector<KeyValueRun> runs;  // kDecodeBlock of them: a block has at most one run per row
+    PartialHead partial[2];
   };
 
   int max_heads = 0;
   int max_head_dim_k = 0;
   int max_head_dim_v = 0;
   std::int64_t arena_floats = 0;
+  std::int64_t decode_slot_floats = 0;  // of one KV head's states in the decode path
+  std::int64_t partition_floats = 0;    // for states of partitions that different threads compute
   AlignedFloats memory;
+  float* partitions = nullptr;
   std::vector<Thread> threads;
 
   alignas(64) std::atomic<std::int64_t> next_item{0};

@@ -1,19 +1,20 @@
 // Exact attention of a block of queries over stored rows.
 //
-// One task = one layer, one ubatch. All threads of a pool call attend() with the same task and
-// workspace; the call returns when this thread's share is done, and the outputs are complete when
-// every thread has returned. Nothing is allocated.
+// One task = one layer and the tokens of one sequence; a call takes one task or several of the same
+// layer. All threads of a pool call attend() with the same tasks and workspace; the call returns
+// when this thread's share is done, and the outputs are complete when every thread has returned.
+// Nothing is allocated.
 //
 // Two ways of working, chosen by shape:
-//   decode  (few query tokens): each KV head's rows are read once for all query heads of its group,
-//   the rows are split over
-//           the threads at multiples of kDecodeBlock rows, and the parts are merged by the law of
-//           attention_state.hpp;
+//   decode  (few query tokens): each KV head's rows are read once for all query heads of its group
+//           and all tokens, the rows are split over the threads at multiples of kDecodeBlock rows,
+//           and the parts are merged by the law of attention_state.hpp;
 //   tiled   (many query tokens, or `deterministic`): query tiles x key tiles with online softmax.
-//   Tile borders are multiples of
-//           kTileRows counted from row 0 and each query row's arithmetic does not depend on its
-//           neighbours, so the result is bit-equal for any chunking of the queries, any
-//           segmentation of the rows and any number of threads.
+//           Tile borders are multiples of kTileRows counted from row 0, states are closed and
+//           merged at rows that depend on what a token sees alone, and each query row's arithmetic
+//           does not depend on its neighbours. So the result is bit-equal for any chunking of the
+//           queries, any segmentation of the rows, any number of threads and any other tasks of the
+//           call.
 #pragma once
 
 #include <atomic>
@@ -82,7 +83,7 @@ struct AttendTask {
       nullptr;         // learned attention sinks [n_heads]: e^sink joins the denominator only
   float* m = nullptr;  // [n_tokens, n_heads]; if set, with d: write states instead of outputs
   float* d = nullptr;
-  bool deterministic = false;  // always tiled: bit-equal for any chunking and thread count
+  bool deterministic = false;  // always tiled: bit-equal for any chunking, threads, other tasks
   std::int64_t n_tokens() const noexcept { return static_cast<std::int64_t>(visible.size()); }
 };
 
@@ -91,7 +92,7 @@ inline constexpr std::int64_t kTileRows = 64;      // rows per key tile of the t
 inline constexpr std::int64_t kDecodeMaxTokens =
     4;  // at most this many query tokens take the decode path
 
-/// Scratch and synchronisation of one pool of threads. Thread rule: one task at a time, all its
+/// Scratch and synchronisation of one pool of threads. Thread rule: one call at a time, all its
 /// threads inside.
 class AttendWorkspace {
  public:
@@ -115,17 +116,20 @@ class AttendWorkspace {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Thread `ith` of `nth` (0 <= ith < nth <= max_threads) does its share of the task. The task's
-/// memory must stay valid until all threads have returned, and the caller must join them (a
-/// barrier) before the next task uses the same workspace.
-void attend(const AttendTask& task, AttendWorkspace& workspace, int ith, int nth) noexcept;
+inline constexpr int kMaxTasks = 32;  // per call
 
-/// The same for several tasks of one layer, one for each sequence of a batch.
-inline constexpr int kMaxTasks = 32;
+/// Thread `ith` of `nth` (0 <= ith < nth <= max_threads) does its share of the tasks of one layer,
+/// usually one for each sequence of a batch; they may differ in everything but should be given at
+/// once, because threads go from one to the next without waiting. The tasks' memory must stay valid
+/// until all threads have returned, and the caller must join them (a barrier) before the next call
+/// with the same workspace. More than kMaxTasks tasks, or one that the workspace is too small for:
+/// nothing is written and take_not_finite() says so.
 void attend(std::span<const AttendTask> tasks, AttendWorkspace& workspace, int ith,
             int nth) noexcept;
+void attend(const AttendTask& task, AttendWorkspace& workspace, int ith, int nth) noexcept;
 
 /// Convenience for tests, benches and single calls: runs attend() on `n_threads` own threads.
+void attend(std::span<const AttendTask> tasks, AttendWorkspace& workspace, int n_threads);
 void attend(const AttendTask& task, AttendWorkspace& workspace, int n_threads);
 
 }  // namespace volvelle
