@@ -108,8 +108,14 @@ Result<ContextMemory> restore_memory(MemoryFile& file, Console& console) {
   return file.restore();
 }
 
-Report make_report(const Generated& result, const std::string& spec, std::int64_t n_prompt,
-                   std::int64_t n_cached, double load_ms, double restore_ms) {
+struct Counts {
+  std::int64_t n_prompt, n_cached;
+  double load_ms, restore_ms;
+};
+
+Report make_report(const Generated& result, const std::string& spec, const Counts& counts,
+                   const std::optional<std::uint32_t>& seed) {
+  const auto& [n_prompt, n_cached, load_ms, restore_ms] = counts;
   const Generation& generation = result.generation;
   return Report{{{"answer", generation.text},
                  {"n_prompt", n_prompt},
@@ -118,6 +124,8 @@ Report make_report(const Generated& result, const std::string& spec, std::int64_
                  {"spec", spec},
                  {"engine", engine_version()},
                  {"stop_reason", generation.stop_reason},
+                 {"stop", text_or_null(generation.stop_string)},
+                 {"seed", json_or_null(seed)},
                  {"timings",
                   {{"load_ms", load_ms},
                    {"restore_ms", restore_ms},
@@ -132,6 +140,8 @@ Result<Report> run(const AskFlags& flags, Console& console) {
   if (!usable.ok()) return usage_error(usable.error().message);
   std::string question = flags.question;
   drop_byte_order_mark(question, "the question", console);
+  SamplerFlags sampling = flags.sampling;
+  VOLVELLE_RETURN_IF_ERROR(prepare_sampling(sampling, console));
   const auto open_start = std::chrono::steady_clock::now();
   VOLVELLE_ASSIGN_OR_RETURN(MemoryFile file, MemoryFile::open(flags.file));
   const MemoryRecord& record = file.record();
@@ -148,6 +158,8 @@ Result<Report> run(const AskFlags& flags, Console& console) {
   }
   VOLVELLE_ASSIGN_OR_RETURN(const ChatFormat format, make_chat_format(model, record.chat_format));
   VOLVELLE_RETURN_IF_ERROR(require_match(file, model, format, flags.file));
+  warn_of_unused(sampling, model, console);
+  VOLVELLE_ASSIGN_OR_RETURN(Sampler sampler, make_sampler(model, sampling.options));
   VOLVELLE_ASSIGN_OR_RETURN(const auto options, session_options(flags.model, spec, console));
   VOLVELLE_ASSIGN_OR_RETURN(Session session, Session::create(model, options));
   const double load_ms = milliseconds_since(load_start);
@@ -166,10 +178,11 @@ Result<Report> run(const AskFlags& flags, Console& console) {
       std::min(common_prefix(record.tokens, conversation.tokens), n_tokens - 1);
   VOLVELLE_RETURN_IF_ERROR(memory.truncate(n_cached));
   const auto rest = std::span(conversation.tokens).subspan(static_cast<std::size_t>(n_cached));
-  const GenerateRequest request{rest, flags.sampling, limit};
+  const GenerateRequest request{rest, sampling, limit};
   VOLVELLE_ASSIGN_OR_RETURN(const Generated result,
-                            generate_text(session, memory, request, console));
+                            generate_text(session, memory, request, sampler, console));
   console.stream("\n");
+  VOLVELLE_RETURN_IF_ERROR(require_whole(result.generation));
   const std::int64_t n_prompt = n_tokens - n_cached;
   if (!console.json()) {
     std::string note = fmt::format("memory '{}': {} tokens from the file, {} read", record.spec,
@@ -179,7 +192,8 @@ Result<Report> run(const AskFlags& flags, Console& console) {
     }
     console.note(note);
   }
-  return make_report(result, record.spec, n_prompt, n_cached, load_ms, restore_ms);
+  return make_report(result, record.spec, {n_prompt, n_cached, load_ms, restore_ms},
+                     used_seed(sampling.options));
 }
 
 }  // namespace

@@ -25,9 +25,9 @@ double milliseconds_since(Clock::time_point start) {
 double milliseconds_since_program_start() { return milliseconds_since(program_start); }
 
 Result<Generated> generate_text(Session& session, ContextMemory& memory,
-                                const GenerateRequest& request, Console& console) {
+                                const GenerateRequest& request, Sampler& sampler,
+                                Console& console) {
   const auto& [prompt, sampling, limit] = request;
-  VOLVELLE_ASSIGN_OR_RETURN(Sampler sampler, Sampler::create(sampling.options));
   // The last sampled token is never stepped, so one more than the free positions can be generated.
   const std::int64_t room = limit - memory.length() - static_cast<std::int64_t>(prompt.size()) + 1;
   const bool room_decides = sampling.n_predict < 0 || sampling.n_predict > room;
@@ -42,7 +42,8 @@ Result<Generated> generate_text(Session& session, ContextMemory& memory,
   const double early_ms = milliseconds_since(start);
   Generated result;
   const GenerationRequest generation_request{prompt.subspan(early), n_predict,
-                                             [&](std::string_view text) { console.stream(text); }};
+                                             [&](std::string_view text) { console.stream(text); },
+                                             sampling.stops};
   VOLVELLE_ASSIGN_OR_RETURN(result.generation,
                             generate(session, memory, generation_request, sampler));
   const double total_ms = milliseconds_since(start);
@@ -53,6 +54,11 @@ Result<Generated> generate_text(Session& session, ContextMemory& memory,
   if (sampled) result.first_token_ms = milliseconds_since_program_start() - result.predicted_ms;
   if (room_decides && generation.stop_reason == "limit") result.generation.stop_reason = "context";
   return result;
+}
+
+Status require_whole(const Generation& generation) {
+  if (generation.stop_reason != "interrupted") return {};
+  return Error{ErrorCode::kCancelled, "generating: interrupted"};
 }
 
 }  // namespace volvelle::cli

@@ -5,7 +5,7 @@
 #include <optional>
 #include <span>
 
-#include "options.hpp"
+#include "sampler_flags.hpp"
 #include "volvelle/runtime/generate.hpp"
 
 namespace volvelle::cli {
@@ -25,13 +25,17 @@ struct Generated {
 
 struct GenerateRequest {
   std::span<const TokenId> prompt;
-  const SamplerFlags& sampling;
-  std::int64_t limit = 0;  // of tokens in all
+  const SamplerFlags& sampling;  // prepared
+  std::int64_t limit = 0;        // of tokens in all
 };
 
 /// Steps the prompt into `memory` and generates at most `sampling.n_predict` tokens, never beyond
-/// the limit; text is streamed to the console.
+/// the limit; text is streamed to the console. An interrupt after the first token is no error here,
+/// see Generation::stop_reason.
 Result<Generated> generate_text(Session& session, ContextMemory& memory,
-                                const GenerateRequest& request, Console& console);
+                                const GenerateRequest& request, Sampler& sampler, Console& console);
+
+/// For commands of one answer: half an answer is none.
+Status require_whole(const Generation& generation);
 
 }  // namespace volvelle::cli

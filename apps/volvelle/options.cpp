@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <cmath>
 #include <utility>
 
 #include "base/result_macros.hpp"
@@ -19,17 +18,6 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kLongName
     {"-ctk", "--cache-type-k"},
     {"-ctv", "--cache-type-v"},
 }};
-
-// CLI::Range lets NaN pass, because no comparison with it is true.
-CLI::Validator finite_range(double low, double high) {
-  return CLI::Validator(
-      [low, high](std::string& text) -> std::string {
-        double value = 0;
-        if (CLI::detail::lexical_cast(text, value) && value >= low && value <= high) return {};
-        return fmt::format("Value {} not in range {} to {}", text, low, high);
-      },
-      fmt::format("{}-{}", low, high), "range");
-}
 
 // Whether the text of a valid spec names the type of keys ('k') or values ('v') itself; the parsed
 // spec holds defaults as well.
@@ -120,26 +108,6 @@ void add_memory_flags(CLI::App& app, MemoryFlags& flags) {
   app.add_option("--memory", flags.spec, "Memory spec, e.g. 'sink(4)+window(4096)'")
       ->capture_default_str();
   add_cache_type_flags(app, flags);
-}
-
-void add_sampler_flags(CLI::App& app, SamplerFlags& flags) {
-  app.add_option("-n,--predict", flags.n_predict, "Tokens to generate (-1: until the model ends)")
-      ->check(CLI::Range(std::int64_t{-1}, std::int64_t{1} << 40))
-      ->capture_default_str();
-  SamplerOptions& o = flags.options;
-  app.add_option("-s,--seed", o.seed, "Seed of the sampler")->capture_default_str();
-  app.add_option("--temp", o.temperature, "Temperature (0: greedy)")
-      ->check(finite_range(0, 100))
-      ->capture_default_str();
-  app.add_option("--top-k", o.top_k, "Sample among the k best (0: all)")
-      ->check(CLI::Range(0, 1 << 30))
-      ->capture_default_str();
-  app.add_option("--top-p", o.top_p, "Sample within this probability mass")
-      ->check(finite_range(0, 1))
-      ->capture_default_str();
-  app.add_option("--min-p", o.min_p, "Drop tokens below this share of the best one's probability")
-      ->check(finite_range(0, 1))
-      ->capture_default_str();
 }
 
 Error usage_error(std::string message) {

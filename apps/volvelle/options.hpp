@@ -8,7 +8,6 @@
 #include "command.hpp"
 #include "volvelle/memory/memory_spec.hpp"
 #include "volvelle/runtime/model.hpp"
-#include "volvelle/runtime/sampler.hpp"
 #include "volvelle/runtime/session.hpp"
 
 namespace volvelle::cli {
@@ -36,12 +35,6 @@ struct MemoryFlags {
 };
 void add_memory_flags(CLI::App& app, MemoryFlags& flags);
 void add_cache_type_flags(CLI::App& app, MemoryFlags& flags);
-
-struct SamplerFlags {
-  SamplerOptions options;
-  std::int64_t n_predict = 128;
-};
-void add_sampler_flags(CLI::App& app, SamplerFlags& flags);
 
 /// The error of a flag that makes no sense: exit code 2.
 Error usage_error(std::string message);

@@ -22,6 +22,9 @@ Json json_or_null(const std::optional<T>& value) {
   return value ? Json(*value) : Json();
 }
 
+/// What is empty is absent.
+inline Json text_or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
+
 /// For people: control characters, which a terminal would obey, as \n or \x1b.
 std::string escape_controls(std::string_view text);
 

@@ -49,9 +49,13 @@ Result<std::string> read_prompt(const RunFlags& flags, Console& console) {
 Result<Report> run(const RunFlags& flags, Console& console) {
   VOLVELLE_ASSIGN_OR_RETURN(const MemorySpec spec, effective_spec(flags.memory));
   VOLVELLE_ASSIGN_OR_RETURN(const std::string prompt, read_prompt(flags, console));
+  SamplerFlags sampling = flags.sampling;
+  VOLVELLE_RETURN_IF_ERROR(prepare_sampling(sampling, console));
   const auto load_start = std::chrono::steady_clock::now();
   VOLVELLE_ASSIGN_OR_RETURN(const Model model, load_model(flags.model, console));
   const double load_ms = milliseconds_since(load_start);
+  warn_of_unused(sampling, model, console);
+  VOLVELLE_ASSIGN_OR_RETURN(Sampler sampler, make_sampler(model, sampling.options));
   VOLVELLE_ASSIGN_OR_RETURN(const std::int64_t limit, context_limit(flags.model, model));
   VOLVELLE_ASSIGN_OR_RETURN(const auto text,
                             model.tokenizer().tokenize(prompt, {.add_special = true}));
@@ -63,10 +67,11 @@ Result<Report> run(const RunFlags& flags, Console& console) {
   VOLVELLE_ASSIGN_OR_RETURN(ContextMemory memory, session.begin(spec));
   VOLVELLE_ASSIGN_OR_RETURN(
       const Generated result,
-      generate_text(session, memory, {text.tokens, flags.sampling, limit}, console));
+      generate_text(session, memory, {text.tokens, sampling, limit}, sampler, console));
 
   console.stream("\n");
   const Generation& generation = result.generation;
+  VOLVELLE_RETURN_IF_ERROR(require_whole(generation));
   if (!console.json()) {
     console.note(fmt::format("memory '{}': {} tokens read, {} generated in {:.1f} s",
                              to_string(spec), n_prompt, generation.n_predicted,
@@ -78,6 +83,8 @@ Result<Report> run(const RunFlags& flags, Console& console) {
                  {"n_prompt", n_prompt},
                  {"n_predicted", generation.n_predicted},
                  {"stop_reason", generation.stop_reason},
+                 {"stop", text_or_null(generation.stop_string)},
+                 {"seed", json_or_null(used_seed(sampling.options))},
                  {"timings",
                   {{"load_ms", load_ms},
                    {"prompt_ms", result.prompt_ms},

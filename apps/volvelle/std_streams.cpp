@@ -2,9 +2,12 @@
 #include "std_streams.hpp"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
+#include <utility>
 
 namespace volvelle::cli {
 
@@ -33,5 +36,32 @@ void open_missing_streams() noexcept {
 int write_stdout(std::string_view text) noexcept { return write_all(STDOUT_FILENO, text); }
 
 void write_stderr(std::string_view text) noexcept { write_all(STDERR_FILENO, text); }
+
+CapturedStderr::CapturedStderr() noexcept {
+  std::fflush(stderr);
+  file_ = memfd_create("stderr", MFD_CLOEXEC);
+  if (file_ < 0) return;
+  kept_ = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+  if (kept_ >= 0) dup2(file_, STDERR_FILENO);
+}
+
+CapturedStderr::~CapturedStderr() { restore(); }
+
+std::string CapturedStderr::take() {
+  std::fflush(stderr);
+  std::string text(65536, '\0');
+  const ssize_t n = pread(file_, text.data(), text.size(), 0);
+  text.resize(n > 0 ? static_cast<std::size_t>(n) : 0);
+  restore();
+  return text;
+}
+
+void CapturedStderr::restore() noexcept {
+  if (const int kept = std::exchange(kept_, -1); kept >= 0) {
+    dup2(kept, STDERR_FILENO);
+    close(kept);
+  }
+  if (const int file = std::exchange(file_, -1); file >= 0) close(file);
+}
 
 }  // namespace volvelle::cli

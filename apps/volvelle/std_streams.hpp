@@ -5,6 +5,7 @@
 // (signals.hpp).
 #pragma once
 
+#include <string>
 #include <string_view>
 
 namespace volvelle::cli {
@@ -17,5 +18,23 @@ void open_missing_streams() noexcept;
 [[nodiscard]] int write_stdout(std::string_view text) noexcept;
 
 void write_stderr(std::string_view text) noexcept;
+
+/// While it lives, what anybody writes to stderr is kept instead: for engine code that prints what
+/// it has to say. One at a time, and no other thread may use stderr meanwhile. If the system gives
+/// no file for it, nothing is captured.
+class CapturedStderr {
+ public:
+  CapturedStderr() noexcept;
+  ~CapturedStderr();
+  CapturedStderr(const CapturedStderr&) = delete;
+  CapturedStderr& operator=(const CapturedStderr&) = delete;
+  /// Ends the capture; what was written.
+  std::string take();
+
+ private:
+  void restore() noexcept;
+  int file_ = -1;
+  int kept_ = -1;  // the real stderr
+};
 
 }  // namespace volvelle::cli

@@ -1,11 +1,12 @@
-// Prompt, then one token at a time until the model ends, the limit or the context is reached.
-// Invariant: when this returns, the memory holds the prompt and every predicted token but the last.
-// Cost: one step of the prompt and one decode step per predicted token.
+// Prompt, then one token at a time until the model ends, a stop string, the limit or the end of the
+// context. Invariant: when this returns, the memory holds the prompt and every sampled token but
+// the last. Cost: one step of the prompt and one decode step per predicted token.
 #include "volvelle/runtime/generate.hpp"
 
 #include <chrono>
 
 #include "base/result_macros.hpp"
+#include "runtime/stop_scanner.hpp"
 
 namespace volvelle {
 namespace {
@@ -14,42 +15,80 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+/// From bytes of tokens to text that may be shown.
+class TextStream {
+ public:
+  TextStream(const GenerationRequest& request, Generation& out)
+      : on_text_(request.on_text), out_(out), scanner_(request.stops) {}
+
+  /// False if the text now contains a stop string.
+  bool push(std::string_view bytes) {
+    emit(scanner_.push(assembler_.push(bytes)));
+    return !scanner_.found();
+  }
+
+  void finish() {
+    emit(scanner_.push(assembler_.finish()));
+    emit(scanner_.finish());
+    if (scanner_.found()) out_.stop_string = *scanner_.found();
+  }
+
+ private:
+  void emit(const std::string& text) {
+    if (text.empty()) return;
+    out_.text += text;
+    if (on_text_) on_text_(text);
+  }
+
+  const std::function<void(std::string_view)>& on_text_;
+  Generation& out_;
+  Utf8Assembler assembler_;
+  StopScanner scanner_;
+};
+
+/// Samples until something ends the generation, and says what. `take` gets every token and says
+/// what it ends, if anything. The last sampled token is in no memory then.
+Result<std::string> sample_tokens(Session& session, ContextMemory& memory, Sampler& sampler,
+                                  std::int64_t n_predict,
+                                  const std::function<const char*(TokenId)>& take) {
+  for (std::int64_t n = 0; n < n_predict; ++n) {
+    VOLVELLE_ASSIGN_OR_RETURN(const TokenId token, sampler.sample(session.logits()));
+    if (const char* const ended = take(token)) return std::string(ended);
+    if (n + 1 == n_predict) break;
+    if (memory.length() >= session.model().info().context_length) return std::string("context");
+    const Status stepped = session.step(memory, std::span(&token, 1), Logits::kLast);
+    if (stepped.ok()) continue;
+    if (stepped.error().code == ErrorCode::kCancelled) return std::string("interrupted");
+    return stepped.error();
+  }
+  return std::string("limit");
+}
+
 }  // namespace
 
 Result<Generation> generate(Session& session, ContextMemory& memory,
                             const GenerationRequest& request, Sampler& sampler) {
-  const auto& [prompt, n_predict, on_text] = request;
-  const Model& model = session.model();
-  if (prompt.empty())
+  if (request.prompt.empty())
     return Error{ErrorCode::kInvalidArgument, "generate: the prompt has no token"};
-  Generation result;
-  Utf8Assembler assembler;
-  const auto emit = [&](const std::string& text) {
-    if (text.empty()) return;
-    result.text += text;
-    if (on_text) on_text(text);
-  };
-
+  VOLVELLE_RETURN_IF_ERROR(StopScanner::check(request.stops));
   const auto start = std::chrono::steady_clock::now();
-  VOLVELLE_RETURN_IF_ERROR(session.step(memory, prompt, Logits::kLast));
-  result.stop_reason = "limit";
-  while (result.n_predicted < n_predict) {
-    const TokenId token = sampler.sample(session.logits());
-    if (result.n_predicted == 0) result.first_token_seconds = seconds_since(start);
-    if (model.tokenizer().is_end_of_generation(token)) {
-      result.stop_reason = "end";
-      break;
-    }
-    ++result.n_predicted;
-    emit(assembler.push(model.tokenizer().piece(token)));
-    if (result.n_predicted == n_predict) break;
-    if (memory.length() >= model.info().context_length) {
-      result.stop_reason = "context";
-      break;
-    }
-    VOLVELLE_RETURN_IF_ERROR(session.step(memory, std::span(&token, 1), Logits::kLast));
-  }
-  emit(assembler.finish());
+  sampler.accept_prompt(memory.tokens());
+  sampler.accept_prompt(request.prompt);
+  VOLVELLE_RETURN_IF_ERROR(session.step(memory, request.prompt, Logits::kLast));
+  Generation result;
+  TextStream text(request, result);
+  const Tokenizer& tokenizer = session.model().tokenizer();
+  const auto take = [&](TokenId token) -> const char* {
+    if (result.first_token_seconds == 0) result.first_token_seconds = seconds_since(start);
+    if (tokenizer.is_end_of_generation(token)) return "end";
+    result.tokens.push_back(token);
+    return text.push(tokenizer.piece(token)) ? nullptr : "stop";
+  };
+  VOLVELLE_ASSIGN_OR_RETURN(result.stop_reason,
+                            sample_tokens(session, memory, sampler, request.n_predict, take));
+  text.finish();
+  if (!result.stop_string.empty()) result.stop_reason = "stop";
+  result.n_predicted = static_cast<std::int64_t>(result.tokens.size());
   result.seconds = seconds_since(start) - result.first_token_seconds;
   return result;
 }

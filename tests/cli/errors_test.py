@@ -56,9 +56,9 @@ def test_wrong_flags_are_usage_errors(text, tmp_path, flags, said):
 
 
 @pytest.mark.parametrize("flags, said", [
-    (["-n", "-2"], "--predict"), (["--temp", "nan"], "--temp"), (["--temp", "-1"], "--temp"),
-    (["--top-p", "1.5"], "--top-p"), (["--min-p", "x"], "--min-p"), (["-s", "-1"], "--seed"),
-    (["--top-k", "-3"], "--top-k"), (["-f", "x.txt"], "prompt"), (["stray"], "stray"),
+    (["-n", "-2"], "--predict"), (["--temp", "nan"], "temp"), (["--temp", "-1"], "temp"),
+    (["--top-p", "1.5"], "top-p"), (["--min-p", "x"], "--min-p"), (["-s", "-2"], "--seed"),
+    (["--top-k", "-3"], "top-k"), (["-f", "x.txt"], "prompt"), (["stray"], "stray"),
 ])
 def test_wrong_flags_of_run(flags, said):
     assert said in volvelle("run", "-m", WIRED, "-p", "f00", *flags, code=2).error
