@@ -181,6 +181,28 @@ TEST_F(Generate, AnInterruptKeepsWhatThereIs) {
   EXPECT_EQ(other.length(), 0);
 }
 
+TEST_F(Generate, PenaltiesSeeMemoryAndPrompt) {
+  const std::vector<TokenId> tokens =
+      require(model_->tokenizer().tokenize("one two three four one two three four one two", {}))
+          .tokens;
+  const auto first_token = [&](const SamplerOptions& options, std::size_t n_in_memory) {
+    ContextMemory memory = require(session_.begin(MemorySpec::full_memory()));
+    require(session_.step(memory, std::span(tokens).first(n_in_memory), Logits::kNone));
+    Sampler sampler = require(Sampler::create(*model_, options));
+    const GenerationRequest request{.prompt = std::span(tokens).subspan(n_in_memory),
+                                    .n_predict = 1};
+    return require(generate(session_, memory, request, sampler)).tokens.at(0);
+  };
+  SamplerOptions penalised;
+  penalised.presence_penalty = 1000;
+  for (const std::size_t n_in_memory : {std::size_t{0}, tokens.size() - 1}) {
+    const TokenId repeated = first_token({}, n_in_memory);
+    ASSERT_EQ(model_->tokenizer().piece(repeated), " three");
+    const TokenId other = first_token(penalised, n_in_memory);
+    EXPECT_EQ(std::ranges::count(tokens, other), 0) << n_in_memory;
+  }
+}
+
 TEST_F(Generate, RefusesAnEmptyPromptAndAnEmptyStop) {
   ContextMemory memory = require(session_.begin(MemorySpec::full_memory()));
   Sampler sampler = require(Sampler::create(*model_, {}));
