@@ -13,9 +13,8 @@
 #include "command.hpp"
 #include "generation.hpp"
 #include "options.hpp"
+#include "stored_memory.hpp"
 #include "text_input.hpp"
-#include "volvelle/memory/memory_file.hpp"
-#include "volvelle/runtime/chat_format.hpp"
 
 namespace volvelle::cli {
 
@@ -37,75 +36,6 @@ void declare(CLI::App& app, AskFlags& flags) {
   add_sampler_flags(app, flags.sampling);
   app.footer("timings.first_token_ms counts from the program's start (its static initialisation).");
   add_unbuilt_option(app, "--evidence");
-}
-
-bool has_fingerprint(const fs::path& path, const std::string& fingerprint) {
-  std::error_code ignored;
-  if (!fs::is_regular_file(path, ignored)) return false;
-  const auto found = model_fingerprint(path);
-  return found.ok() && *found == fingerprint;
-}
-
-// -m, else the recorded path, else any model of the cache folder with the right fingerprint.
-Result<fs::path> find_model(const AskFlags& flags, const MemoryRecord& record) {
-  if (!flags.model.model.empty()) return find_input(flags.model.model, "models");
-  if (has_fingerprint(record.model_path, record.model_fingerprint)) {
-    return fs::path(record.model_path);
-  }
-  const fs::path folder = cache_folder() / "models";
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    const bool is_model = entry.path().extension() == ".gguf";
-    if (is_model && has_fingerprint(entry.path(), record.model_fingerprint)) return entry.path();
-  }
-  return Error{
-      ErrorCode::kNotFound,
-      fmt::format("finding the model of {}: no -m was given, the recorded path {} does not "
-                  "hold it, and no model in {} has the fingerprint {}: give -m",
-                  flags.file, record.model_path, folder.string(), record.model_fingerprint)};
-}
-
-// A memory is rows that one model computed; under any other model they are noise.
-Status require_match(const MemoryFile& file, const Model& model, const ChatFormat& format,
-                     const std::string& name) {
-  const auto require = [&](const std::string& what, const std::string& stored,
-                           const std::string& found) -> Status {
-    if (stored == found) return {};
-    return Error{ErrorCode::kMismatch,
-                 fmt::format("using {} with {}: the {} differs (stored {}, model has {}): use the "
-                             "model that folded it, '{}'",
-                             name, model.info().path.string(), what, stored, found,
-                             file.record().model_name)};
-  };
-  const MemoryRecord& record = file.record();
-  const ModelInfo& info = model.info();
-  VOLVELLE_RETURN_IF_ERROR(require("fingerprint", record.model_fingerprint, info.fingerprint));
-  VOLVELLE_RETURN_IF_ERROR(require("tokenizer", record.tokenizer_hash, info.tokenizer_hash));
-  VOLVELLE_RETURN_IF_ERROR(require("RoPE configuration", record.rope, info.rope.describe()));
-  VOLVELLE_RETURN_IF_ERROR(require("chat template", record.template_hash, format.template_hash));
-  if (file.layout().layers != info.layers) {
-    return Error{ErrorCode::kMismatch,
-                 fmt::format("using {} with {}: the layers' head counts or sizes differ: use the "
-                             "model that folded it",
-                             name, info.path.string())};
-  }
-  return {};
-}
-
-Result<MemorySpec> stored_spec(const MemoryRecord& record) {
-  VOLVELLE_ASSIGN_OR_RETURN(MemorySpec spec, parse_memory_spec(record.spec));
-  VOLVELLE_RETURN_IF_ERROR(require_supported(spec));
-  return spec;
-}
-
-std::int64_t common_prefix(std::span<const TokenId> a, std::span<const TokenId> b) {
-  const auto end = std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first;
-  return end - a.begin();
-}
-
-Result<ContextMemory> restore_memory(MemoryFile& file, Console& console) {
-  VOLVELLE_RETURN_IF_ERROR(file.verify_rows(console.progress_sink()));
-  return file.restore();
 }
 
 struct Counts {
@@ -149,15 +79,11 @@ Result<Report> run(const AskFlags& flags, Console& console) {
   const double open_ms = milliseconds_since(open_start);
 
   const auto load_start = std::chrono::steady_clock::now();
-  VOLVELLE_ASSIGN_OR_RETURN(const fs::path model_path, find_model(flags, record));
+  VOLVELLE_ASSIGN_OR_RETURN(const fs::path model_path,
+                            find_model(flags.model.model, record, flags.file));
   VOLVELLE_ASSIGN_OR_RETURN(const Model model, load_model(model_path, console));
   VOLVELLE_ASSIGN_OR_RETURN(const std::int64_t limit, context_limit(flags.model, model));
-  // The fingerprint first: with another model even the stored chat format may be unknown.
-  if (record.model_fingerprint != model.info().fingerprint) {
-    VOLVELLE_RETURN_IF_ERROR(require_match(file, model, {}, flags.file));
-  }
-  VOLVELLE_ASSIGN_OR_RETURN(const ChatFormat format, make_chat_format(model, record.chat_format));
-  VOLVELLE_RETURN_IF_ERROR(require_match(file, model, format, flags.file));
+  VOLVELLE_ASSIGN_OR_RETURN(const ChatFormat format, require_match(file, model, flags.file));
   warn_of_unused(sampling, model, console);
   VOLVELLE_ASSIGN_OR_RETURN(Sampler sampler, make_sampler(model, sampling.options));
   VOLVELLE_ASSIGN_OR_RETURN(const auto options, session_options(flags.model, spec, console));

@@ -5,19 +5,17 @@
 // A memory that keeps everything is written straight into the mapped file while it is folded, so
 // its rows never exist twice; a windowed one is saved at the end. The old file is replaced only
 // when the new one is complete. Cost: one pass of the model over the text.
+#include "fold.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
 
 #include "base/result_macros.hpp"
-#include "command.hpp"
-#include "options.hpp"
 #include "output_path.hpp"
+#include "stored_memory.hpp"
 #include "text_input.hpp"
-#include "volvelle/io/atomic_file.hpp"
-#include "volvelle/memory/memory_file.hpp"
-#include "volvelle/runtime/chat_format.hpp"
 
 namespace volvelle::cli {
 
@@ -27,50 +25,48 @@ namespace fs = std::filesystem;
 
 // Tokens that should stay free for a question and its answer.
 constexpr std::int64_t kRoomForAnswer = 64;
-
-struct FoldFlags {
-  ModelFlags model;
-  MemoryFlags memory;
-  std::vector<std::string> files;
-  std::string output;
-  std::int64_t chunk = 256;
-  std::string format;
-  std::string chat_template;
-};
+constexpr std::int64_t kDefaultChunk = 256;
 
 void declare(CLI::App& app, FoldFlags& flags) {
-  add_model_flags(app, flags.model, ModelFlag::kRequired);
+  add_model_flags(app, flags.model, ModelFlag::kOptional);
   add_memory_flags(app, flags.memory);
-  app.add_option("-f,--file", flags.files, "Text, or the name of one in the cache folder's texts/")
-      ->required();
+  app.add_option("-f,--file", flags.files,
+                 "Text, or the name of one in the cache folder's texts/; several are joined with a "
+                 "blank line")
+      ->allow_extra_args(false);
   app.add_option("-o,--output", flags.output, "Memory file to write")->required();
-  app.add_option("--chunk", flags.chunk, "Tokens per step of the fold")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30))
-      ->capture_default_str();
+  app.add_option("--chunk", flags.chunk, "Tokens per step of the fold (default 256)")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30));
   app.add_option("--format", flags.format,
                  "chat: as the opening of a conversation (default if the model has a known chat "
                  "template); raw: the text alone")
       ->check(CLI::IsMember({"chat", "raw"}));
   app.add_option("--chat-template", flags.chat_template, "Built-in template to use, e.g. chatml");
-  add_unbuilt_option(app, "--append");
-  add_unbuilt_option(app, "--from");
+  app.add_flag("--append", flags.append,
+               "Put the text behind that of the memory -o, as if both had been folded at once");
+  app.add_option("--from", flags.from,
+                 "Fold the text of this memory again, e.g. with another -m or --memory");
 }
 
 Status check_flags(const FoldFlags& flags) {
-  if (flags.files.size() != 1) {
-    return usage_error(fmt::format("this version folds one text a file, got {}: join them into one",
-                                   flags.files.size()));
-  }
   if (!flags.chat_template.empty() && flags.format == "raw") {
     return usage_error("--chat-template contradicts --format raw: use one of the two");
   }
+  if (flags.append && !flags.from.empty()) {
+    return usage_error("--append and --from exclude each other: --from makes a new memory");
+  }
+  if (!flags.from.empty() && !flags.files.empty()) {
+    return usage_error(
+        "-f contradicts --from, which takes the text from the memory: fold --from "
+        "first, then -f with --append");
+  }
+  const bool is_new = !flags.append && flags.from.empty();
+  if (is_new && flags.model.model.empty()) return usage_error("-m is required");
+  if (flags.from.empty() && flags.files.empty()) return usage_error("-f is required");
   return {};
 }
 
-Result<ChatFormat> choose_format(const FoldFlags& flags, const Model& model) {
-  if (!flags.chat_template.empty()) return make_chat_format(model, flags.chat_template);
-  return make_chat_format(model, flags.format.empty() ? default_chat_format(model) : flags.format);
-}
+}  // namespace
 
 MemoryRecord make_record(const Model& model, const ChatFormat& format, const MemorySpec& spec,
                          std::int64_t chunk) {
@@ -89,11 +85,31 @@ MemoryRecord make_record(const Model& model, const ChatFormat& format, const Mem
   return record;
 }
 
-struct Folded {
-  std::uint64_t kv_bytes = 0;
-  std::uint64_t file_bytes = 0;
-  double seconds = 0;  // of the fold itself
-};
+Status tokenize_text(MemoryRecord& record, const Model& model, const ChatFormat& format,
+                     std::int64_t limit, Console& console) {
+  VOLVELLE_ASSIGN_OR_RETURN(DocumentTokens document,
+                            tokenize_document(model.tokenizer(), format, record.text));
+  const std::int64_t n_tokens = std::ssize(document.tokens);
+  VOLVELLE_RETURN_IF_ERROR(require_room(n_tokens, limit, model, "the text"));
+  if (n_tokens + kRoomForAnswer > limit) {
+    console.warn(fmt::format("only {} tokens are left for question and answer ({} of {} used)",
+                             limit - n_tokens, n_tokens, limit));
+  }
+  record.tokens = std::move(document.tokens);
+  record.ranges = std::move(document.ranges);
+  record.text_begin_token = document.text_begin_token;
+  return {};
+}
+
+namespace {
+
+Json sources_json(const MemoryRecord& record) {
+  Json sources = Json::array();
+  for (const auto& [name, range] : record.sources) {
+    sources.push_back({{"name", name}, {"begin", range.begin}, {"end", range.end}});
+  }
+  return sources;
+}
 
 // Rows that are never dropped go straight into the file; those of windowed layers are copied at the
 // end. The whole file is reserved first, so a full disk is found before the work.
@@ -122,12 +138,16 @@ Result<Folded> fold_to_file(Session& session, const MemorySpec& spec, const Memo
   return folded;
 }
 
-Report make_report(const MemoryRecord& record, const Folded& folded, const std::string& output) {
-  const auto n_tokens = static_cast<std::int64_t>(record.tokens.size());
+}  // namespace
+
+Report report_fold(const MemoryRecord& record, const Folded& folded, const std::string& output) {
+  const std::int64_t n_tokens = std::ssize(record.tokens);
+  const std::int64_t n_read = n_tokens - folded.n_cached;
   const std::int64_t depth = (n_tokens + record.chunk - 1) / record.chunk;
-  const double rate = n_tokens / folded.seconds;
+  const double rate = n_read / folded.seconds;
   Report report;
   report.json = {{"n_tokens", n_tokens},
+                 {"n_cached", folded.n_cached},
                  {"chunk", record.chunk},
                  {"depth", depth},
                  {"kv_bytes", folded.kv_bytes},
@@ -138,46 +158,82 @@ Report make_report(const MemoryRecord& record, const Folded& folded, const std::
                  {"format", record.chat_format},
                  {"engine", record.engine},
                  {"model_fingerprint", record.model_fingerprint},
+                 {"sources", sources_json(record)},
                  {"file", output}};
-  report.text = fmt::format(
+  if (folded.n_cached > 0)
+    report.text = fmt::format("appended to a memory of {} tokens\n", folded.n_cached);
+  report.text += fmt::format(
       "folded {} tokens in {} chunks of {}, {:.1f} s, {:.0f} tokens/s\n"
       "memory '{}', format {}, {} of rows\n"
       "wrote {}, {}\n",
-      n_tokens, depth, record.chunk, folded.seconds, rate, record.spec, record.chat_format,
-      human_bytes(folded.kv_bytes), escape_controls(output), human_bytes(folded.file_bytes));
+      n_read, (n_read + record.chunk - 1) / record.chunk, record.chunk, folded.seconds, rate,
+      record.spec, record.chat_format, human_bytes(folded.kv_bytes), escape_controls(output),
+      human_bytes(folded.file_bytes));
   return report;
+}
+
+namespace {
+
+// What a new memory is made of, and how.
+struct Origin {
+  TextSet text;
+  MemorySpec spec;
+  std::int64_t chunk = kDefaultChunk;
+  std::string format;  // empty: the model's default
+  fs::path model;
+};
+
+Result<Origin> origin_of_texts(const FoldFlags& flags, Console& console) {
+  Origin origin;
+  VOLVELLE_ASSIGN_OR_RETURN(origin.spec, effective_spec(flags.memory));
+  VOLVELLE_ASSIGN_OR_RETURN(origin.text, read_texts(flags.files, console));
+  VOLVELLE_ASSIGN_OR_RETURN(origin.model, find_input(flags.model.model, "models"));
+  return origin;
+}
+
+// Only the text of the old memory is used; what no flag says stays as it was there.
+Result<Origin> origin_of_memory(const FoldFlags& flags) {
+  VOLVELLE_ASSIGN_OR_RETURN(const MemoryFile file, MemoryFile::open(flags.from));
+  const MemoryRecord& record = file.record();
+  if (record.kind == kConversationMemory) {
+    return Error{ErrorCode::kUnsupported,
+                 fmt::format("folding {} again: it is a conversation, not a document: continue it "
+                             "with chat --load {}",
+                             flags.from, flags.from)};
+  }
+  Origin origin;
+  origin.text = {{flags.from}, record.text, record.sources};
+  VOLVELLE_ASSIGN_OR_RETURN(origin.spec, effective_spec(flags.memory, record.spec));
+  origin.chunk = record.chunk;
+  origin.format = record.chat_format;
+  VOLVELLE_ASSIGN_OR_RETURN(origin.model, find_model(flags.model.model, record, flags.from));
+  return origin;
 }
 
 Result<Report> run(const FoldFlags& flags, Console& console) {
   VOLVELLE_RETURN_IF_ERROR(check_flags(flags));
-  VOLVELLE_ASSIGN_OR_RETURN(const MemorySpec spec, effective_spec(flags.memory));
-  VOLVELLE_ASSIGN_OR_RETURN(TextInput input, read_text(flags.files.front(), console));
-  VOLVELLE_ASSIGN_OR_RETURN(const fs::path model_path, find_input(flags.model.model, "models"));
-  VOLVELLE_RETURN_IF_ERROR(check_output(flags.output, {input.path, model_path}));
+  if (flags.append) return append_to_memory(flags, console);
+  VOLVELLE_ASSIGN_OR_RETURN(Origin origin, flags.from.empty() ? origin_of_texts(flags, console)
+                                                              : origin_of_memory(flags));
+  std::vector<fs::path> inputs = origin.text.paths;
+  inputs.push_back(origin.model);
+  VOLVELLE_RETURN_IF_ERROR(check_output(flags.output, inputs));
 
-  VOLVELLE_ASSIGN_OR_RETURN(const Model model, load_model(model_path, console));
+  VOLVELLE_ASSIGN_OR_RETURN(const Model model, load_model(origin.model, console));
   VOLVELLE_ASSIGN_OR_RETURN(const std::int64_t limit, context_limit(flags.model, model));
-  VOLVELLE_ASSIGN_OR_RETURN(const ChatFormat format, choose_format(flags, model));
-  VOLVELLE_ASSIGN_OR_RETURN(DocumentTokens document,
-                            tokenize_document(model.tokenizer(), format, input.text));
-  const auto n_tokens = static_cast<std::int64_t>(document.tokens.size());
-  VOLVELLE_RETURN_IF_ERROR(require_room(n_tokens, limit, model, input.path.string()));
-  if (n_tokens + kRoomForAnswer > limit) {
-    console.warn(fmt::format("only {} tokens are left for question and answer ({} of {} used)",
-                             limit - n_tokens, n_tokens, limit));
-  }
+  if (!flags.format_name().empty()) origin.format = flags.format_name();
+  if (origin.format.empty()) origin.format = default_chat_format(model);
+  VOLVELLE_ASSIGN_OR_RETURN(const ChatFormat format, make_chat_format(model, origin.format));
+  MemoryRecord record = make_record(model, format, origin.spec, flags.chunk.value_or(origin.chunk));
+  record.text = std::move(origin.text.text);
+  record.sources = std::move(origin.text.sources);
+  VOLVELLE_RETURN_IF_ERROR(tokenize_text(record, model, format, limit, console));
 
-  MemoryRecord record = make_record(model, format, spec, flags.chunk);
-  record.tokens = std::move(document.tokens);
-  record.ranges = std::move(document.ranges);
-  record.text_begin_token = document.text_begin_token;
-  record.text = std::move(input.text);
-
-  VOLVELLE_ASSIGN_OR_RETURN(const auto options, session_options(flags.model, spec, console));
+  VOLVELLE_ASSIGN_OR_RETURN(const auto options, session_options(flags.model, origin.spec, console));
   VOLVELLE_ASSIGN_OR_RETURN(Session session, Session::create(model, options));
   VOLVELLE_ASSIGN_OR_RETURN(const Folded folded,
-                            fold_to_file(session, spec, record, flags.output, console));
-  return make_report(record, folded, flags.output);
+                            fold_to_file(session, origin.spec, record, flags.output, console));
+  return report_fold(record, folded, flags.output);
 }
 
 }  // namespace

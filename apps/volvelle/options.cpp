@@ -105,8 +105,9 @@ void add_cache_type_flags(CLI::App& app, MemoryFlags& flags) {
 }
 
 void add_memory_flags(CLI::App& app, MemoryFlags& flags) {
-  app.add_option("--memory", flags.spec, "Memory spec, e.g. 'sink(4)+window(4096)'")
-      ->capture_default_str();
+  flags.spec_option =
+      app.add_option("--memory", flags.spec, "Memory spec, e.g. 'sink(4)+window(4096)'")
+          ->capture_default_str();
   add_cache_type_flags(app, flags);
 }
 
@@ -114,20 +115,35 @@ Error usage_error(std::string message) {
   return Error{ErrorCode::kInvalidArgument, std::move(message)};
 }
 
-Result<MemorySpec> effective_spec(const MemoryFlags& flags) {
-  auto parsed = parse_memory_spec(flags.spec);
+namespace {
+
+// `written`: the user wrote `text`, so a type in it must not be contradicted.
+Result<MemorySpec> read_spec(const MemoryFlags& flags, const std::string& text, bool written) {
+  auto parsed = parse_memory_spec(text);
   if (!parsed.ok()) return usage_error(parsed.error().message);
   MemorySpec spec = std::move(parsed).value();
   if (!flags.type_k.empty() || !flags.type_v.empty()) {
+    const auto says = [&](char key) { return written && names_type(text, key); };
     KvTerm kv = spec.kv.value_or(KvTerm{});
-    VOLVELLE_RETURN_IF_ERROR(merge_type(flags.type_k, "-ctk", names_type(flags.spec, 'k'), kv.k));
-    VOLVELLE_RETURN_IF_ERROR(merge_type(flags.type_v, "-ctv", names_type(flags.spec, 'v'), kv.v));
+    VOLVELLE_RETURN_IF_ERROR(merge_type(flags.type_k, "-ctk", says('k'), kv.k));
+    VOLVELLE_RETURN_IF_ERROR(merge_type(flags.type_v, "-ctv", says('v'), kv.v));
     spec.kv = kv == KvTerm{} ? std::optional<KvTerm>() : std::optional(kv);
   }
   // A term of the grammar that is not built is a wrong flag to the user, not a failed run.
   const Status supported = require_supported(spec);
   if (!supported.ok()) return usage_error(supported.error().message);
   return spec;
+}
+
+}  // namespace
+
+Result<MemorySpec> effective_spec(const MemoryFlags& flags) {
+  return read_spec(flags, flags.spec, true);
+}
+
+Result<MemorySpec> effective_spec(const MemoryFlags& flags, const std::string& stored) {
+  const bool written = flags.spec_option != nullptr && flags.spec_option->count() > 0;
+  return read_spec(flags, written ? flags.spec : stored, written);
 }
 
 Result<Model> load_model(const std::filesystem::path& path, Console& console) {

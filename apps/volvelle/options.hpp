@@ -32,6 +32,7 @@ struct MemoryFlags {
   std::string spec = "full";
   std::string type_k;
   std::string type_v;
+  const CLI::Option* spec_option = nullptr;
 };
 void add_memory_flags(CLI::App& app, MemoryFlags& flags);
 void add_cache_type_flags(CLI::App& app, MemoryFlags& flags);
@@ -40,8 +41,10 @@ void add_cache_type_flags(CLI::App& app, MemoryFlags& flags);
 Error usage_error(std::string message);
 
 /// The spec that --memory, -ctk and -ctv describe together; a conflict, an unknown term or one that
-/// this version does not build is a usage error.
+/// this version does not build is a usage error. For a memory that exists already its spec,
+/// `stored`, says what no flag says.
 Result<MemorySpec> effective_spec(const MemoryFlags& flags);
+Result<MemorySpec> effective_spec(const MemoryFlags& flags, const std::string& stored);
 
 Result<Model> load_model(const std::filesystem::path& path, Console& console);
 Result<Model> load_model(const ModelFlags& flags, Console& console);

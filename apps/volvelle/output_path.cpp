@@ -10,7 +10,7 @@ namespace volvelle::cli {
 
 namespace fs = std::filesystem;
 
-Status check_output(const fs::path& output, std::initializer_list<fs::path> inputs) {
+Status check_output(const fs::path& output, const std::vector<fs::path>& inputs) {
   std::error_code ignored;
   for (const fs::path& input : inputs) {
     if (!fs::equivalent(output, input, ignored)) continue;  // also through links

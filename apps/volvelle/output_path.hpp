@@ -2,7 +2,7 @@
 #pragma once
 
 #include <filesystem>
-#include <initializer_list>
+#include <vector>
 
 #include "volvelle/base/result.hpp"
 
@@ -11,6 +11,6 @@ namespace volvelle::cli {
 /// Finds out before the long work whether `output` can be written at all, and that it is none of
 /// the command's inputs.
 Status check_output(const std::filesystem::path& output,
-                    std::initializer_list<std::filesystem::path> inputs);
+                    const std::vector<std::filesystem::path>& inputs);
 
 }  // namespace volvelle::cli

@@ -19,7 +19,7 @@ struct RunFlags {
   MemoryFlags memory;
   SamplerFlags sampling;
   std::string prompt;
-  std::string file;
+  std::vector<std::string> files;
 };
 
 void declare(CLI::App& app, RunFlags& flags) {
@@ -27,28 +27,31 @@ void declare(CLI::App& app, RunFlags& flags) {
   add_memory_flags(app, flags.memory);
   add_sampler_flags(app, flags.sampling);
   app.footer("timings.first_token_ms counts from the program's start (its static initialisation).");
-  auto* source = app.add_option_group("prompt", "One of the two");
-  source->add_option("-p,--prompt", flags.prompt, "Text to continue");
-  source->add_option("-f,--file", flags.file,
-                     "Text to continue, or the name of one in the cache folder's texts/");
-  source->require_option(1);
+  auto* source = app.add_option_group("prompt", "At least one of the two");
+  source->add_option("-p,--prompt", flags.prompt, "Text to continue; with -f behind those texts");
+  source
+      ->add_option("-f,--file", flags.files,
+                   "Text to continue, or the name of one in the cache folder's texts/; several are "
+                   "joined with a blank line")
+      ->allow_extra_args(false);
+  source->require_option(1, 2);
 }
 
-Result<std::string> read_prompt(const RunFlags& flags, Console& console) {
-  if (!flags.file.empty()) {
-    VOLVELLE_ASSIGN_OR_RETURN(TextInput input, read_text(flags.file, console));
-    return std::move(input.text);
-  }
+// All texts, then the prompt.
+Result<TextSet> read_prompt(const RunFlags& flags, Console& console) {
+  VOLVELLE_ASSIGN_OR_RETURN(TextSet all, read_texts(flags.files, console));
+  if (flags.prompt.empty() && !flags.files.empty()) return all;
   const Status usable = check_text(flags.prompt, "the prompt");
   if (!usable.ok()) return usage_error(usable.error().message);
   std::string prompt = flags.prompt;
   drop_byte_order_mark(prompt, "the prompt", console);
-  return prompt;
+  append_text(all.text, all.sources, {{}, std::move(prompt), {}});
+  return all;
 }
 
 Result<Report> run(const RunFlags& flags, Console& console) {
   VOLVELLE_ASSIGN_OR_RETURN(const MemorySpec spec, effective_spec(flags.memory));
-  VOLVELLE_ASSIGN_OR_RETURN(const std::string prompt, read_prompt(flags, console));
+  VOLVELLE_ASSIGN_OR_RETURN(const TextSet prompt, read_prompt(flags, console));
   SamplerFlags sampling = flags.sampling;
   VOLVELLE_RETURN_IF_ERROR(prepare_sampling(sampling, console));
   const auto load_start = std::chrono::steady_clock::now();
@@ -58,7 +61,7 @@ Result<Report> run(const RunFlags& flags, Console& console) {
   VOLVELLE_ASSIGN_OR_RETURN(Sampler sampler, make_sampler(model, sampling.options));
   VOLVELLE_ASSIGN_OR_RETURN(const std::int64_t limit, context_limit(flags.model, model));
   VOLVELLE_ASSIGN_OR_RETURN(const auto text,
-                            model.tokenizer().tokenize(prompt, {.add_special = true}));
+                            model.tokenizer().tokenize(prompt.text, {.add_special = true}));
   const auto n_prompt = static_cast<std::int64_t>(text.tokens.size());
   VOLVELLE_RETURN_IF_ERROR(require_room(n_prompt, limit, model, "the prompt"));
 

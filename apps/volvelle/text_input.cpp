@@ -7,6 +7,7 @@
 #include <array>
 
 #include "base/result_macros.hpp"
+#include "output.hpp"
 #include "volvelle/attention/fold.hpp"
 #include "volvelle/io/atomic_file.hpp"
 
@@ -69,6 +70,40 @@ Result<TextInput> read_text(const std::string& name, Console& console) {
   VOLVELLE_RETURN_IF_ERROR(check_text(text, path.string()));
   drop_byte_order_mark(text, path.string(), console);
   return TextInput{std::move(path), std::move(text)};
+}
+
+namespace {
+
+// The name of a file as one line of UTF-8, whatever the file is called.
+std::string name_of(const std::filesystem::path& path) {
+  Utf8Assembler assembler;
+  std::string name = assembler.push(path.filename().string());
+  return escape_controls(name + assembler.finish());
+}
+
+}  // namespace
+
+Result<TextSet> read_texts(std::span<const std::string> names, Console& console) {
+  TextSet all;
+  for (const std::string& name : names) {
+    VOLVELLE_ASSIGN_OR_RETURN(TextInput input, read_text(name, console));
+    const auto n_bytes = static_cast<std::int64_t>(input.text.size());
+    const std::string source = name_of(input.path);
+    all.paths.push_back(std::move(input.path));
+    append_text(all.text, all.sources, {{}, std::move(input.text), {{source, {0, n_bytes}}}});
+  }
+  return all;
+}
+
+void append_text(std::string& text, std::vector<TextSource>& sources, const TextSet& more) {
+  if (!text.empty()) text += kTextSeparator;
+  const auto offset = static_cast<std::int64_t>(text.size());
+  text += more.text;
+  for (TextSource source : more.sources) {
+    source.range.begin += offset;
+    source.range.end += offset;
+    sources.push_back(std::move(source));
+  }
 }
 
 Status keep_first_tokens(std::vector<TokenId>& tokens, std::int64_t n,

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "console.hpp"
+#include "volvelle/runtime/chat_format.hpp"
 #include "volvelle/runtime/session.hpp"
 #include "volvelle/runtime/tokenizer.hpp"
 
@@ -26,6 +27,19 @@ struct TextInput {
 /// `name`: a path, or the name of a file in the cache folder's texts/. A byte order mark at the
 /// start is left out, with a note.
 Result<TextInput> read_text(const std::string& name, Console& console);
+
+/// Between texts that are put together, as between a document and a question.
+inline constexpr std::string_view kTextSeparator = kQuestionSeparator;
+
+/// Texts put together in their order, with kTextSeparator between them.
+struct TextSet {
+  std::vector<std::filesystem::path> paths;
+  std::string text;
+  std::vector<TextSource> sources;  // the files' names, and where in `text` they are
+};
+Result<TextSet> read_texts(std::span<const std::string> names, Console& console);
+/// Puts `more` behind `text`, and its sources behind `sources`.
+void append_text(std::string& text, std::vector<TextSource>& sources, const TextSet& more);
 
 /// Cuts the tokens of the text in `path` to the first `n`; fewer are an error.
 Status keep_first_tokens(std::vector<TokenId>& tokens, std::int64_t n,

@@ -36,7 +36,7 @@ def fold(text, tmp_path, *flags, code, name=WIRED):
     (["-c", "-5"], "--ctx-size"),
     (["-c", "999999999"], "262144"),        # more than the model's context
     (["-b", "512"], "-ub"),                 # names what to use
-    (["--append"], "--append"),
+    (["--append", "--from", "x"], "--from"),
     (["--memory", ""], "memory"),
     (["--memory", "full+nonsense(3)"], "nonsense"),
     (["--memory", "window(0)"], "window"),
@@ -49,7 +49,6 @@ def fold(text, tmp_path, *flags, code, name=WIRED):
     (["--memory", "full+kv(k=f32,v=f32)", "-ctk", "f16"], "-ctk"),
     (["--format", "html"], "--format"),
     (["--format", "raw", "--chat-template", "chatml"], "--chat-template"),
-    (["-f", "another.txt"], "2"),           # one text a file in this version
 ])
 def test_wrong_flags_are_usage_errors(text, tmp_path, flags, said):
     assert said in fold(text, tmp_path, *flags, code=2).error
@@ -58,7 +57,7 @@ def test_wrong_flags_are_usage_errors(text, tmp_path, flags, said):
 @pytest.mark.parametrize("flags, said", [
     (["-n", "-2"], "--predict"), (["--temp", "nan"], "temp"), (["--temp", "-1"], "temp"),
     (["--top-p", "1.5"], "top-p"), (["--min-p", "x"], "--min-p"), (["-s", "-2"], "--seed"),
-    (["--top-k", "-3"], "top-k"), (["-f", "x.txt"], "prompt"), (["stray"], "stray"),
+    (["--top-k", "-3"], "top-k"), (["stray"], "stray"),
 ])
 def test_wrong_flags_of_run(flags, said):
     assert said in volvelle("run", "-m", WIRED, "-p", "f00", *flags, code=2).error
@@ -87,7 +86,7 @@ def test_names_of_later_versions_are_not_listed():
     assert "fold" in listed and "bench" in listed
     for name in ["chat", "serve", "train", "analyze", "calibrate"]:
         assert f"\n  {name} " not in listed
-    assert "--append" not in volvelle("fold", "--help").out
+    assert "--evidence" not in volvelle("ask", "--help").out
 
 
 def test_version():
