@@ -18,9 +18,12 @@ std::int64_t WindowRule::keep_from(std::int64_t length) const noexcept {
 }
 
 WindowRule window_rule(const MemorySpec& spec, std::int64_t layer_window) noexcept {
-  const bool own_is_narrower =
-      layer_window > 0 && (!spec.window || layer_window <= spec.window->tokens);
-  if (own_is_narrower) return {0, layer_window, 1, kLayerWindowSpare, !spec.swa_full};
+  if (layer_window > 0) {
+    // Neither sinks nor the rest of a block: the model's own queries see nothing before its window.
+    const std::int64_t tokens =
+        spec.window ? std::min(layer_window, spec.window->tokens) : layer_window;
+    return {0, tokens, 1, kLayerWindowSpare, !spec.swa_full};
+  }
   if (!spec.window) return {};
   return {spec.sink.value_or(0), spec.window->tokens, spec.window->block, spec.window->block, true};
 }

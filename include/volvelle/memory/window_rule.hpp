@@ -2,9 +2,10 @@
 //
 //   begin(t) = max(sinks, block * floor((t + 1 - tokens) / block))        tokens = 0: begin(t) = 0
 //
-// The rule of a layer is the narrower of two: the memory spec's window, and the model's own sliding
-// window, in which a query at t sees (t - window, t] and no sinks. It depends on t alone, so what a
-// query sees does not depend on how the text was cut into chunks. begin() never decreases.
+// A layer with a sliding window of its own sees (t - n, t], n the narrower of its window and the
+// spec's, and no sinks: never more than the model was made to see. The other layers follow the
+// spec. A rule depends on t alone, so what a query sees does not depend on how the text was cut
+// into chunks. begin() never decreases.
 #pragma once
 
 #include <compare>
