@@ -31,11 +31,17 @@ bool strictly_ascending(std::span<const Position> positions) {
 KvStore::KvStore(StoreLayout layout, std::int64_t block_rows)
     : layout_(std::move(layout)), block_rows_(block_rows), segments_(layout_.layers.size()) {}
 
-Status KvStore::adopt(std::shared_ptr<RowBlock> block, std::span<const Position> positions) {
+Status KvStore::check_adopt(const RowBlock* block, std::span<const Position> positions) const {
   const auto n = static_cast<std::int64_t>(positions.size());
   if (block == nullptr || block->layers.size() != layout_.layers.size()) {
     return store_error("adopt: the block does not have the store's " +
                        std::to_string(layout_.layers.size()) + " layers");
+  }
+  for (std::size_t i = 0; i < layout_.layers.size(); ++i) {
+    if (layout_.layers[i].n_kv_heads == 0) continue;
+    if (block->layers[i].k != nullptr && block->layers[i].v != nullptr) continue;
+    return store_error("adopt: the block has no rows of layer " + std::to_string(i) +
+                       "; it belongs to another group of layers");
   }
   if (!extents_.empty() || n_rows_ != 0) return store_error("adopt: the store is not empty");
   if (n > block->capacity || (n == 0 && !block->writable)) {
@@ -46,9 +52,42 @@ Status KvStore::adopt(std::shared_ptr<RowBlock> block, std::span<const Position>
   if (!strictly_ascending(positions) || (n > 0 && positions.front() < Position(0))) {
     return store_error("adopt: positions must be ascending and not negative");
   }
-  positions_.assign(positions.begin(), positions.end());
-  n_rows_ = n;
-  extents_.push_back({std::move(block), 0, n, {}});
+  return {};
+}
+
+/// Finished rows [first_row, first_row + n_rows) of a block as a block of their own.
+std::shared_ptr<RowBlock> KvStore::part_of(const std::shared_ptr<RowBlock>& block,
+                                           std::int64_t first_row, std::int64_t n_rows) const {
+  auto part = std::make_shared<RowBlock>(*block);
+  part->owner = block;
+  part->capacity = n_rows;
+  part->writable = false;
+  for (std::size_t i = 0; i < layout_.layers.size(); ++i) {
+    const LayerShape& shape = layout_.layers[i];
+    if (shape.n_kv_heads == 0) continue;
+    const auto skip = static_cast<std::size_t>(first_row);
+    part->layers[i].k += skip * row_bytes(layout_.k_type, shape.head_dim_k);
+    part->layers[i].v += skip * row_bytes(layout_.v_type, shape.head_dim_v);
+  }
+  return part;
+}
+
+Status KvStore::adopt(std::shared_ptr<RowBlock> block, std::span<const Position> positions,
+                      std::int64_t n_rows) {
+  VOLVELLE_RETURN_IF_ERROR(check_adopt(block.get(), positions));
+  const auto n = static_cast<std::int64_t>(positions.size());
+  n_rows_ = n == 0 ? n_rows : std::max(n_rows, positions.back().value() + 1);
+  for (std::int64_t row = 0; row < n_rows_; ++row) positions_.emplace_back(row);
+  // One extent for each run of rows that follow each other; mostly there are one or two.
+  for (std::int64_t begin = 0, end = 0; begin < n; begin = end) {
+    const std::int64_t first = positions[static_cast<std::size_t>(begin)].value();
+    while (end < n && positions[static_cast<std::size_t>(end)].value() - end == first - begin)
+      ++end;
+    const bool whole = begin == 0 && end == n;
+    extents_.push_back(
+        {whole ? block : part_of(block, begin, end - begin), first, end - begin, {}});
+  }
+  if (n == 0) extents_.push_back({std::move(block), n_rows_, 0, {}});
   refresh_segments(0);
   return {};
 }

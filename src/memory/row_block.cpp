@@ -97,6 +97,7 @@ Result<std::shared_ptr<RowBlock>> allocate_row_block(const StoreLayout& layout,
   block->capacity = capacity;
   auto* const base = static_cast<std::byte*>(memory);
   for (std::size_t layer = 0; layer < block->layers.size(); ++layer) {
+    if (layout.layers[layer].n_kv_heads == 0) continue;  // stores nothing
     block->layers[layer].k = base + offsets[2 * layer];
     block->layers[layer].v = base + offsets[2 * layer + 1];
   }

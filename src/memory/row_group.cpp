@@ -30,9 +30,9 @@ RowGroup::RowGroup(KvStore store, const RowGroup& other)
       kept_from_(other.kept_from_) {}
 
 Status RowGroup::restore(SavedRows saved, std::int64_t length) {
-  VOLVELLE_RETURN_IF_ERROR(store_.adopt(std::move(saved.rows), saved.positions));
+  VOLVELLE_RETURN_IF_ERROR(check_restored(saved.positions, length));
+  VOLVELLE_RETURN_IF_ERROR(store_.adopt(std::move(saved.rows), saved.positions, length));
   length_ = length;
-  VOLVELLE_RETURN_IF_ERROR(check_restored());
   // The kept rows behind the sinks are the last ones; walk back as far as they follow each other.
   std::int64_t kept = length;
   for (auto row = saved.positions.rbegin(); row != saved.positions.rend(); ++row) {
@@ -44,22 +44,24 @@ Status RowGroup::restore(SavedRows saved, std::int64_t length) {
 }
 
 // The next query's rows must all be there, and no row may belong to a token that is not.
-Status RowGroup::check_restored() const {
-  const std::span<const Position> positions = store_.positions();
-  if (!positions.empty() && positions.back() >= Position(length_)) {
+Status RowGroup::check_restored(std::span<const Position> positions, std::int64_t length) const {
+  if (!positions.empty() && positions.back() >= Position(length)) {
     return group_error(ErrorCode::kCorrupt, "restore: a row at position " +
                                                 std::to_string(positions.back().value()) + " of " +
-                                                std::to_string(length_) + " tokens");
+                                                std::to_string(length) + " tokens");
   }
-  const std::int64_t sinks = std::min(rule_.sinks, length_);
-  const std::int64_t begin = std::min(std::max(rule_.begin(length_), sinks), length_);
-  const auto n_rows = static_cast<std::int64_t>(positions.size());
+  const std::int64_t sinks = std::min(rule_.sinks, length);
+  const std::int64_t begin = std::min(std::max(rule_.begin(length), sinks), length);
   // Positions ascend, so counting those in a range tells whether all of them are there.
-  if (first_row_at(sinks) == sinks && n_rows - first_row_at(begin) == length_ - begin) return {};
+  const auto n_before = [&](std::int64_t p) {
+    return std::lower_bound(positions.begin(), positions.end(), Position(p)) - positions.begin();
+  };
+  if (n_before(sinks) == sinks && std::ssize(positions) - n_before(begin) == length - begin)
+    return {};
   return group_error(ErrorCode::kCorrupt,
                      "restore: the next query sees the rows of positions 0 to " +
                          std::to_string(sinks) + " and " + std::to_string(begin) + " to " +
-                         std::to_string(length_) + ", but some are missing");
+                         std::to_string(length) + ", but some are missing");
 }
 
 Status RowGroup::begin(std::int64_t n) {

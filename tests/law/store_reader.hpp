@@ -20,15 +20,25 @@ inline int row_dim(const LayerShape& shape, Side side) {
   return side == Side::kKey ? shape.head_dim_k : shape.head_dim_v;
 }
 
-inline float element_at(const std::byte* data, ElementType type, int i) {
-  if (type == ElementType::kF32) {
-    float value = 0;
-    std::memcpy(&value, data + 4 * i, 4);
-    return value;
-  }
-  std::uint16_t half = 0;
-  std::memcpy(&half, data + 2 * i, 2);
-  return f16_to_f32(half);
+template <class T>
+T number_at(const std::byte* data) {
+  T value;
+  std::memcpy(&value, data, sizeof value);
+  return value;
+}
+
+/// Element i of a stored row.
+inline float element_at(const std::byte* row, ElementType type, int i) {
+  if (type == ElementType::kF32) return number_at<float>(row + 4 * i);
+  if (type == ElementType::kF16) return f16_to_f32(number_at<std::uint16_t>(row + 2 * i));
+  if (type == ElementType::kBF16) return bf16_to_f32(number_at<std::uint16_t>(row + 2 * i));
+  const int at = i % 32;
+  const bool wide = type == ElementType::kQ8_0;
+  const std::byte* const block = row + (wide ? 34 : 18) * (i / 32);
+  const float scale = f16_to_f32(number_at<std::uint16_t>(block));
+  if (wide) return scale * number_at<std::int8_t>(block + 2 + at);
+  const int pair = std::to_integer<int>(block[2 + at % 16]);
+  return scale * static_cast<float>((at < 16 ? pair % 16 : pair / 16) - 8);
 }
 
 /// The stored row [n_kv_heads * dim], or nothing if no segment has it.
@@ -83,20 +93,23 @@ inline std::vector<float> known_stored_row(std::uint64_t id, int layer, Side sid
   return row;
 }
 
-/// Writes known_row(id) as pending token `i` of all layers. `Sink` is KvStore or ContextMemory.
+/// Writes known_row(id) as pending token `i` of all layers that store rows. `Sink` is KvStore or
+/// ContextMemory.
 template <class Sink>
 void write_known(Sink& sink, std::int64_t i, std::uint64_t id) {
   const StoreLayout& layout = sink.layout();
   for (int layer = 0; layer < static_cast<int>(layout.layers.size()); ++layer) {
     const LayerShape& shape = layout.layers[static_cast<std::size_t>(layer)];
+    if (shape.n_kv_heads == 0) continue;
     sink.write_k(LayerIndex(layer), i, known_row(id, layer, Side::kKey, shape).data());
     sink.write_v(LayerIndex(layer), i, known_row(id, layer, Side::kValue, shape).data());
   }
 }
 
-/// True if row `row` of every layer holds known_row(id).
+/// True if row `row` of every layer that the store has rows of holds known_row(id).
 inline bool holds_known(const KvStore& store, std::int64_t row, std::uint64_t id) {
   for (int layer = 0; layer < static_cast<int>(store.layout().layers.size()); ++layer) {
+    if (store.layout().layers[static_cast<std::size_t>(layer)].n_kv_heads == 0) continue;
     for (const Side side : {Side::kKey, Side::kValue}) {
       const auto found = read_row(store, layer, side, row);
       if (!found || *found != known_stored_row(id, layer, side, store.layout())) return false;

@@ -4,16 +4,20 @@
 
 #include <gtest/gtest.h>
 
-#include <numeric>
-
-#include "law/store_reader.hpp"
+#include "unit/context_memory_support.hpp"
 
 namespace volvelle {
 namespace {
 
+using testing::feed_known;
 using testing::holds_known;
+using testing::join;
+using testing::PositionLists;
+using testing::restore;
+using testing::saved_groups;
+using testing::seen_by_next;
 using testing::small_layout;
-using testing::write_known;
+using testing::some_tokens;
 
 // Storage types of small_layout().
 constexpr const char* kTypes = "+kv(k=f16,v=f32)";
@@ -22,50 +26,6 @@ MemorySpec spec_of(const std::string& text) { return *parse_memory_spec(text + k
 
 ContextMemory memory_of(const std::string& text) {
   return ContextMemory::create(small_layout(), spec_of(text)).value();
-}
-
-std::vector<TokenId> some_tokens(std::int64_t n, TokenId first = 0) {
-  std::vector<TokenId> tokens(static_cast<std::size_t>(n));
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
-}
-
-// Feeds n tokens in chunks; token at position p has row known_row(p).
-void feed(ContextMemory& memory, std::int64_t n, std::int64_t chunk) {
-  while (n > 0) {
-    const std::int64_t size = std::min(n, chunk);
-    const std::int64_t begin = memory.length();
-    ASSERT_TRUE(memory.begin(some_tokens(size, static_cast<TokenId>(begin))).ok());
-    for (std::int64_t i = 0; i < size; ++i) {
-      write_known(memory, i, static_cast<std::uint64_t>(begin + i));
-    }
-    memory.commit();
-    n -= size;
-  }
-}
-
-// Positions that the next `n` tokens would see, each as a list.
-std::vector<std::vector<std::int64_t>> seen_by_next(ContextMemory& memory, std::int64_t n) {
-  std::vector<std::int64_t> positions;
-  for (const Position p : memory.groups().front().store().positions())
-    positions.push_back(p.value());
-  for (std::int64_t i = 0; i < n; ++i) positions.push_back(memory.length() + i);
-  EXPECT_TRUE(memory.begin(some_tokens(n)).ok());
-  std::vector<std::vector<std::int64_t>> out;
-  for (const VisibleRows& rows : memory.visible(LayerIndex(0))) {
-    out.emplace_back(positions.begin(), positions.begin() + rows.sink_end);
-    out.back().insert(out.back().end(), positions.begin() + rows.begin,
-                      positions.begin() + rows.end);
-  }
-  memory.rollback();
-  return out;
-}
-
-std::vector<std::int64_t> join(std::int64_t sink_end, std::int64_t begin, std::int64_t end) {
-  std::vector<std::int64_t> out;
-  for (std::int64_t p = 0; p < sink_end; ++p) out.push_back(p);
-  for (std::int64_t p = begin; p < end; ++p) out.push_back(p);
-  return out;
 }
 
 TEST(ContextMemory, CreateChecksSpecAndTypes) {
@@ -81,7 +41,7 @@ TEST(ContextMemory, CreateChecksSpecAndTypes) {
 TEST(ContextMemory, FullSeesEverything) {
   ContextMemory memory = memory_of("full");
   EXPECT_EQ(seen_by_next(memory, 2), (std::vector{join(0, 0, 1), join(0, 0, 2)}));
-  feed(memory, 100, 7);
+  feed_known(memory, 100, 7);
   EXPECT_EQ(memory.length(), 100);
   EXPECT_EQ(memory.next_position(), Position(100));
   EXPECT_EQ(memory.tokens()[42], 42);
@@ -104,13 +64,13 @@ TEST(ContextMemory, WindowByHand) {
 // The visible sets are a function of the position alone, whatever the chunks were.
 TEST(ContextMemory, WindowsDoNotDependOnChunking) {
   for (const char* spec : {"sink(4)+window(100)", "sink(4)+window(60,block=1)", "window(64)"}) {
-    std::vector<std::vector<std::vector<std::int64_t>>> runs;
+    std::vector<PositionLists> runs;
     for (const std::int64_t chunk : {1, 64, 512}) {
       ContextMemory memory = memory_of(spec);
-      std::vector<std::vector<std::int64_t>> seen;
+      PositionLists seen;
       while (memory.length() < 1536) {
         for (auto& set : seen_by_next(memory, chunk)) seen.push_back(std::move(set));
-        feed(memory, chunk, chunk);
+        feed_known(memory, chunk, chunk);
       }
       runs.push_back(std::move(seen));
     }
@@ -121,9 +81,9 @@ TEST(ContextMemory, WindowsDoNotDependOnChunking) {
 
 TEST(ContextMemory, ConstantMemoryBehindTheWindow) {
   ContextMemory memory = memory_of("sink(4)+window(256)");
-  feed(memory, 6000, 32);
+  feed_known(memory, 6000, 32);
   const std::size_t early = memory.groups().front().store().reserved_bytes();
-  feed(memory, 12000, 32);
+  feed_known(memory, 12000, 32);
   EXPECT_EQ(memory.length(), 18000);
   EXPECT_LE(memory.groups().front().store().reserved_bytes(), early + early / 3);
   EXPECT_LE(memory.groups().front().store().segments(LayerIndex(0)).size(), 3u);
@@ -136,7 +96,7 @@ TEST(ContextMemory, ConstantMemoryBehindTheWindow) {
 TEST(ContextMemory, TruncateWithinTheSpareBlock) {
   for (const std::int64_t chunk : {1, 64, 512}) {
     ContextMemory memory = memory_of("sink(4)+window(256)");
-    feed(memory, 4096, chunk);
+    feed_known(memory, 4096, chunk);
     ASSERT_TRUE(memory.truncate(4096 - 64).ok());
     EXPECT_EQ(memory.length(), 4032);
     EXPECT_EQ(memory.tokens().size(), 4032u);
@@ -152,7 +112,7 @@ TEST(ContextMemory, TruncateWithinTheSpareBlock) {
 // What can be taken back is a property of the spec, not of where blocks of memory happen to end.
 TEST(ContextMemory, TruncateIntoDroppedRowsIsRefusedAndChangesNothing) {
   ContextMemory memory = memory_of("sink(4)+window(256)");
-  feed(memory, 4096, 64);
+  feed_known(memory, 4096, 64);
   const auto before = seen_by_next(memory, 3);
   // E(4096) = 3840; one spare block: rows from 3776 on are kept, so E(t) >= 3776 down to t = 4031.
   EXPECT_EQ(window_begin(memory.spec(), 4030), 3712);
@@ -167,17 +127,17 @@ TEST(ContextMemory, TruncateIntoDroppedRowsIsRefusedAndChangesNothing) {
 
 TEST(ContextMemory, TruncateIntoTheSinksStartsOver) {
   ContextMemory memory = memory_of("sink(4)+window(8,block=2)");
-  feed(memory, 3000, 16);
+  feed_known(memory, 3000, 16);
   ASSERT_TRUE(memory.truncate(3).ok());
   EXPECT_EQ(seen_by_next(memory, 2), (std::vector{join(4, 4, 4), join(4, 4, 5)}));
-  feed(memory, 20, 3);
+  feed_known(memory, 20, 3);
   ASSERT_TRUE(memory.truncate(22).ok());
   EXPECT_FALSE(memory.truncate(12).ok());
 }
 
 TEST(ContextMemory, TruncateChecksItsArgument) {
   ContextMemory memory = memory_of("full");
-  feed(memory, 10, 10);
+  feed_known(memory, 10, 10);
   EXPECT_FALSE(memory.truncate(-1).ok());
   EXPECT_FALSE(memory.truncate(11).ok());
   ASSERT_TRUE(memory.begin(some_tokens(2)).ok());
@@ -192,7 +152,7 @@ TEST(ContextMemory, TruncateChecksItsArgument) {
 
 TEST(ContextMemory, RollbackRestoresTheStateBefore) {
   ContextMemory memory = memory_of("sink(4)+window(64)");
-  feed(memory, 500, 50);
+  feed_known(memory, 500, 50);
   const auto before = seen_by_next(memory, 2);
   ASSERT_TRUE(memory.begin(some_tokens(300)).ok());
   memory.rollback();
@@ -206,52 +166,26 @@ TEST(ContextMemory, WriteIntoABlock) {
   const auto block = *allocate_row_block(small_layout(), 32);
   block->anonymous = false;
   ASSERT_TRUE(memory.write_into(0, block).ok());
-  feed(memory, 32, 5);
+  feed_known(memory, 32, 5);
   EXPECT_EQ(memory.groups().front().store().segments(LayerIndex(0))[0].k, block->layers[0].k);
   EXPECT_EQ(memory.groups().front().store().reserved_bytes(), 0u);
   EXPECT_FALSE(memory.write_into(0, block).ok());
 }
 
-// Copies the rows that the memory wants to keep into one block, as a file would, and restores from
-// it.
-Result<ContextMemory> saved_and_restored(const ContextMemory& memory) {
-  std::vector<Position> positions;
-  KvStore copy(memory.layout());
-  for (const auto& [begin, end] : memory.groups().front().rows_to_keep()) {
-    for (std::int64_t row = begin; row < end; ++row) {
-      positions.push_back(
-          memory.groups().front().store().positions()[static_cast<std::size_t>(row)]);
-    }
-  }
-  const auto block =
-      *allocate_row_block(memory.layout(), static_cast<std::int64_t>(positions.size()));
-  EXPECT_TRUE(copy.adopt(block, {}).ok());
-  EXPECT_TRUE(copy.begin_append(positions).ok());
-  for (std::size_t i = 0; i < positions.size(); ++i) {
-    write_known(copy, static_cast<std::int64_t>(i),
-                static_cast<std::uint64_t>(positions[i].value()));
-  }
-  copy.commit();
-  block->writable = false;
-  const SavedRows saved{block, positions};
-  return ContextMemory::restore(memory.layout(), memory.spec(), memory.tokens(),
-                                std::span(&saved, 1));
-}
-
 TEST(ContextMemory, RestoredWindowSeesTheSamePositions) {
   ContextMemory memory = memory_of("sink(4)+window(100,block=8)");
-  feed(memory, 2000, 64);
+  feed_known(memory, 2000, 64);
   const std::int64_t begin = window_begin(memory.spec(), 2000) - 8;
   const std::vector<std::pair<std::int64_t, std::int64_t>> expected = {{0, 4}, {begin, 2000}};
   EXPECT_EQ(memory.groups().front().rows_to_keep(), expected);
 
-  Result<ContextMemory> restored = saved_and_restored(memory);
+  Result<ContextMemory> restored = restore(memory, saved_groups(memory));
   ASSERT_TRUE(restored.ok()) << restored.error().message;
   EXPECT_EQ(restored->length(), 2000);
-  EXPECT_LT(restored->groups().front().store().n_rows(), 200);  // rows are not positions
+  EXPECT_LT(restored->row_bytes_used(), 200 * small_layout().bytes_per_token());
   EXPECT_EQ(seen_by_next(*restored, 300), seen_by_next(memory, 300));
-  feed(*restored, 50, 9);
-  feed(memory, 50, 9);
+  feed_known(*restored, 50, 9);
+  feed_known(memory, 50, 9);
   EXPECT_EQ(seen_by_next(*restored, 300), seen_by_next(memory, 300));
   EXPECT_EQ(restored->truncate(2045).ok(), memory.truncate(2045).ok());
   EXPECT_EQ(restored->truncate(1900).ok(), memory.truncate(1900).ok());
@@ -262,13 +196,13 @@ TEST(ContextMemory, RowsToKeep) {
   using Ranges = std::vector<std::pair<std::int64_t, std::int64_t>>;
   ContextMemory full = memory_of("full");
   EXPECT_EQ(full.groups().front().rows_to_keep(), Ranges{});
-  feed(full, 9, 4);
+  feed_known(full, 9, 4);
   EXPECT_EQ(full.groups().front().rows_to_keep(), (Ranges{{0, 9}}));
   ContextMemory young = memory_of("sink(4)+window(64)");
-  feed(young, 30, 8);
+  feed_known(young, 30, 8);
   EXPECT_EQ(young.groups().front().rows_to_keep(), (Ranges{{0, 30}}));  // nothing dropped yet
   ContextMemory no_sink = memory_of("window(10,block=1)");
-  feed(no_sink, 40, 8);
+  feed_known(no_sink, 40, 8);
   EXPECT_EQ(no_sink.groups().front().rows_to_keep(),
             (Ranges{{30, 40}}));  // E(40) = 31, one spare row
 }

@@ -241,21 +241,35 @@ TEST(KvStore, AdoptsFinishedRowsReadOnly) {
   const std::vector<Position> positions = {Position(0), Position(1), Position(7),
                                            Position(8), Position(9), Position(10)};
   ASSERT_TRUE(store.adopt(block, positions).ok());
-  EXPECT_EQ(store.n_rows(), 6);
-  EXPECT_EQ(store.positions()[2], Position(7));
+  // Rows have the numbers of their positions, those between are forgotten.
+  EXPECT_EQ(store.n_rows(), 11);
+  expect_rows(store, 0, 2, 0);
+  EXPECT_FALSE(holds_known(store, 2, 2));
+  expect_rows(store, 7, 11, 2);
+  EXPECT_EQ(store.row_bytes_used(), 6 * small_layout().bytes_per_token());
   ASSERT_TRUE(store.begin_append(std::vector{Position(11)}).ok());
   write_known(store, 0, 60);
   store.commit();
-  expect_rows(store, 0, 6, 0);
-  expect_rows(store, 6, 7, 60);
-  EXPECT_EQ(store.segments(LayerIndex(0)).size(), 2u);
+  expect_rows(store, 7, 11, 2);
+  expect_rows(store, 11, 12, 60);
+  EXPECT_EQ(store.segments(LayerIndex(0)).size(), 3u);
   // A cut inside the read-only block does not make it writable.
-  ASSERT_TRUE(store.truncate(3).ok());
-  ASSERT_TRUE(store.begin_append(std::vector{Position(8)}).ok());
-  write_known(store, 0, 70);
-  store.commit();
-  expect_rows(store, 3, 4, 70);
+  ASSERT_TRUE(store.truncate(9).ok());
+  append(store, 1, 70);
+  expect_rows(store, 7, 9, 2);
+  expect_rows(store, 9, 10, 70);
   expect_rows(writer, 0, 6, 0);
+}
+
+TEST(KvStore, AdoptedRowsMayEndBeforeTheLastToken) {
+  KvStore store(small_layout());
+  const auto block = *allocate_row_block(small_layout(), 2);
+  block->writable = false;
+  ASSERT_TRUE(store.adopt(block, range(0, 2), 50).ok());
+  EXPECT_EQ(store.n_rows(), 50);
+  append(store, 3, 80);
+  expect_rows(store, 50, 53, 80);
+  EXPECT_EQ(store.segments(LayerIndex(1)).size(), 2u);
 }
 
 TEST(KvStore, AdoptRefusesWhatDoesNotFit) {
@@ -269,6 +283,8 @@ TEST(KvStore, AdoptRefusesWhatDoesNotFit) {
   EXPECT_TRUE(refused(block, {Position(1), Position(1)}));
   EXPECT_TRUE(refused(block, {Position(-2), Position(1)}));
   StoreLayout other = small_layout();
+  other.layers[1] = {};  // as the block of another group of layers
+  EXPECT_TRUE(refused(*allocate_row_block(other, 4), range(0, 2)));
   other.layers.pop_back();
   EXPECT_TRUE(refused(*allocate_row_block(other, 4), range(0, 2)));
   KvStore used(small_layout());

@@ -79,10 +79,12 @@ class KvStore {
     return std::span(positions_).first(static_cast<std::size_t>(n_rows_));
   }
 
-  /// Puts a block with `n_rows` finished rows at the front of an empty store (a saved memory), or
-  /// an empty writable block with n_rows = 0 that the next appends will fill (a file being
-  /// written).
-  Status adopt(std::shared_ptr<RowBlock> block, std::span<const Position> positions);
+  /// Puts the finished rows of a saved memory into an empty store: one for each of `positions`,
+  /// ascending, as row number `position`, which it had before it was saved; the rows between them
+  /// count as forgotten, and so do those up to `n_rows`. Without positions: an empty writable block
+  /// that the next appends will fill (a file being written).
+  Status adopt(std::shared_ptr<RowBlock> block, std::span<const Position> positions,
+               std::int64_t n_rows = 0);
 
   /// Reserves rows for tokens at `positions` (ascending, behind the last row). They become part of
   /// the store at commit().
@@ -140,6 +142,9 @@ class KvStore {
   enum class Side { kKey, kValue };
 
   KvStore(const KvStore&) = default;  // clone()
+  Status check_adopt(const RowBlock* block, std::span<const Position> positions) const;
+  std::shared_ptr<RowBlock> part_of(const std::shared_ptr<RowBlock>& block, std::int64_t first_row,
+                                    std::int64_t n_rows) const;
   Status check_append(std::span<const Position> positions) const;
   Status reserve_slots(std::int64_t n);
   bool can_extend_last() const noexcept;

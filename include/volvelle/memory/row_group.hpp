@@ -1,11 +1,12 @@
 // The rows of all layers that follow one window rule: where they are, which of them each pending
 // token sees, and which are no longer needed.
 //
-// Positions and rows differ once rows were dropped and the memory was saved and restored, so every
-// position is turned into a row through the store's ascending list of positions (binary search).
-// Rows before keep_from() are dropped at commit(). Invariant: every position from kept_from() on,
-// and every sink, still has its row. Cost: begin() O(n log rows); no row is ever moved. Thread
-// rule: as KvStore.
+// Every position is turned into a row through the store's ascending list of positions (binary
+// search). Rows before keep_from() are dropped at commit(). A restored row has the number that it
+// had before it was saved: attention's tiles begin at multiples of rows, so results then have the
+// same bits as if nothing had been saved. Invariant: every position from kept_from() on, and every
+// sink, still has its row. Cost: begin() O(n log rows); no row is ever moved. Thread rule: as
+// KvStore.
 #pragma once
 
 #include <cstdint>
@@ -57,7 +58,7 @@ class RowGroup {
   RowGroup(KvStore store, const RowGroup& other);  // clone()
   VisibleRows visible_rows(std::int64_t t) const noexcept;
   std::int64_t first_row_at(std::int64_t position) const noexcept;
-  Status check_restored() const;
+  Status check_restored(std::span<const Position> positions, std::int64_t length) const;
 
   WindowRule rule_;
   KvStore store_;
