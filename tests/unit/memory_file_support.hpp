@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "law/store_reader.hpp"
 #include "memory/memory_file_checks.hpp"
+#include "unit/context_memory_support.hpp"
 #include "unit/file_support.hpp"
 #include "volvelle/io/safetensors.hpp"
 #include "volvelle/memory/memory_file.hpp"
@@ -63,16 +63,6 @@ inline ContextMemory known_memory(const MemoryRecord& record, const StoreLayout&
   return std::move(memory).value();
 }
 
-/// Every row of the memory is the known row of its position.
-inline void expect_known_rows(const ContextMemory& memory) {
-  const auto positions = memory.groups().front().store().positions();
-  for (std::size_t row = 0; row < positions.size(); ++row) {
-    const auto id = static_cast<std::uint64_t>(positions[row].value());
-    ASSERT_TRUE(holds_known(memory.groups().front().store(), static_cast<std::int64_t>(row), id))
-        << row;
-  }
-}
-
 /// A memory file as header and data section, to be changed and put together again with good checks.
 struct Parts {
   SafetensorsHeader header;
@@ -90,6 +80,10 @@ struct Parts {
     data.replace(header.find(name)->begin + index * sizeof(T), sizeof(T), le(value));
   }
   std::string join() {
+    // The data begins where a writer would have put it behind a header of this length.
+    header.data_offset = std::uint64_t{1} << 20;
+    const std::size_t length = serialize_header(header).find_last_not_of(' ') + 1;
+    header.data_offset = (length + 63) / 64 * 64;
     std::string file = serialize_header(header) + data;
     const std::size_t checks = header.data_offset + header.tensors.back().begin;
     auto* const bytes = reinterpret_cast<std::byte*>(file.data());
