@@ -188,10 +188,18 @@ std::uint64_t MemoryFileWriter::row_bytes() const noexcept {
 }
 
 Status MemoryFileWriter::copy_rows(const ContextMemory& memory, int group) {
+  if (memory.layout() != impl_->shape.layout) {
+    return invalid(impl_->path,
+                   "the memory has other layers or storage types than the file was made for");
+  }
+  if (group < 0 || group >= std::ssize(impl_->row_positions) ||
+      group >= std::ssize(memory.groups())) {
+    return invalid(impl_->path, "there is no group " + std::to_string(group) + " of layers");
+  }
   const auto index = static_cast<std::size_t>(group);
   const RowGroup& source = memory.groups()[index];
   const auto ranges = source.rows_to_keep();
-  if (memory.positions_to_keep()[index] != impl_->row_positions.at(index)) {
+  if (memory.positions_to_keep()[index] != impl_->row_positions[index]) {
     return invalid(impl_->path, "the memory keeps other rows than the file was made for");
   }
   const std::shared_ptr<RowBlock> block = rows(group);
