@@ -1,4 +1,4 @@
-// Scores by plain loops over the visible parts of each segment, then a softmax in double.
+// Scores by plain loops over the visible parts of each segment, then a softmax whose sum is in double.
 //
 // Rows become floats through load_row, so every storage type is served by its own exact decoding.
 // Products are summed in independent float lanes, which compilers vectorise; about sqrt(dim) 2^-24
@@ -61,12 +61,13 @@ void score_rows(const AttendTask& task, std::int64_t token, HeadRange heads, Row
 
 /// Scores become weights in place; returns the share of the learned sink.
 double normalize(std::span<float> scores, const float* sink) noexcept {
-  double max = sink != nullptr ? *sink : -std::numeric_limits<double>::infinity();
+  float max = sink != nullptr ? *sink : -std::numeric_limits<float>::infinity();
   for (const float s : scores) max = s > max ? s : max;
   const double sink_term = sink != nullptr ? std::exp(*sink - max) : 0.0;
   double sum = sink_term;
-  for (const float s : scores) sum += std::exp(s - max);
-  for (float& s : scores) s = static_cast<float>(std::exp(s - max) / sum);
+  for (float& s : scores) sum += s = std::exp(s - max);
+  const auto factor = static_cast<float>(1.0 / sum);
+  for (float& s : scores) s *= factor;
   return sink != nullptr ? sink_term / sum : 0.0;
 }
 
