@@ -1,4 +1,5 @@
-// Scores by plain loops over the visible parts of each segment, then a softmax whose sum is in double.
+// Scores by plain loops over the visible parts of each segment, then a softmax whose sum is in
+// double.
 //
 // Rows become floats through load_row, so every storage type is served by its own exact decoding.
 // Products are summed in independent float lanes, which compilers vectorise; about sqrt(dim) 2^-24
@@ -39,22 +40,32 @@ float capped(const AttentionShape& shape, float product) noexcept {
   return shape.soft_cap > 0.0f ? shape.soft_cap * std::tanh(s / shape.soft_cap) : s;
 }
 
-/// Scores of the rows that `range` and `segment` share; out[0] is the score of row range.begin.
-void score_rows(const AttendTask& task, std::int64_t token, HeadRange heads, RowRange range,
-                const KeyValueSegment& segment, float* out, std::int64_t out_stride) noexcept {
+struct Queries {
+  const AttendTask* task = nullptr;
+  std::int64_t token = 0;
+  HeadRange heads;
+};
+
+/// Scores of the rows that `range` and `segment` share; out[h * stride] is head h's score of row
+/// range.begin.
+void score_rows(const Queries& queries, RowRange range, const KeyValueSegment& segment, float* out,
+                std::int64_t stride) noexcept {
+  const AttendTask& task = *queries.task;
   const AttentionShape& shape = task.shape;
+  const HeadRange heads = queries.heads;
   const RowRange part = intersect({segment.first_row, segment.first_row + segment.n_rows}, range);
   const auto kv_head = static_cast<std::size_t>(heads.first / shape.group());
   const std::size_t bytes = row_bytes(shape.k_type, shape.head_dim_k);
   const std::byte* const keys = segment.k + kv_head * segment.k_head_stride;
-  const float* const q = task.q + token * task.q_token_stride + heads.first * task.q_head_stride;
+  const float* const q =
+      task.q + queries.token * task.q_token_stride + heads.first * task.q_head_stride;
   float key[kMaxHeadDim];
   for (std::int64_t row = part.begin; row < part.end; ++row) {
     load_row(keys + static_cast<std::size_t>(row - segment.first_row) * bytes, shape.k_type, key,
              shape.head_dim_k);
     for (int h = 0; h < heads.n; ++h) {
       const float product = dot(q + h * task.q_head_stride, key, shape.head_dim_k);
-      out[h * out_stride + row - range.begin] = capped(shape, product);
+      out[h * stride + row - range.begin] = capped(shape, product);
     }
   }
 }
@@ -71,14 +82,13 @@ double normalize(std::span<float> scores, const float* sink) noexcept {
   return sink != nullptr ? sink_term / sum : 0.0;
 }
 
-void score_visible(const AttendTask& task, std::int64_t token, HeadRange heads, float* out,
-                   std::int64_t n) noexcept {
-  const VisibleRows& visible = task.visible[static_cast<std::size_t>(token)];
+void score_visible(const Queries& queries, float* out, std::int64_t n) noexcept {
+  const VisibleRows& visible = queries.task->visible[static_cast<std::size_t>(queries.token)];
   const RowRange sinks{0, visible.sink_end};
   const RowRange window{visible.begin, visible.end};
-  for (const KeyValueSegment& segment : task.segments) {
-    score_rows(task, token, heads, sinks, segment, out, n);
-    score_rows(task, token, heads, window, segment, out + sinks.size(), n);
+  for (const KeyValueSegment& segment : queries.task->segments) {
+    score_rows(queries, sinks, segment, out, n);
+    score_rows(queries, window, segment, out + sinks.size(), n);
   }
 }
 
@@ -111,7 +121,7 @@ double attention_weights(const AttendTask& task, std::int64_t token, int head,
   require(head >= 0 && head < task.shape.n_heads, "attention weights: no such head");
   require(static_cast<std::int64_t>(out.size()) == n,
           "attention weights: one entry for each visible row is needed");
-  score_visible(task, token, {head, 1}, out.data(), n);
+  score_visible({&task, token, {head, 1}}, out.data(), n);
   return normalize(out, sink_of(task, head));
 }
 
@@ -124,7 +134,7 @@ void group_attention_weights(const AttendTask& task, std::int64_t token, int kv_
           "attention weights: one entry for each head of the group and visible row is needed");
   require(sink_shares.empty() || static_cast<int>(sink_shares.size()) == group,
           "attention weights: one sink share for each head of the group is needed");
-  score_visible(task, token, {kv_head * group, group}, out.data(), n);
+  score_visible({&task, token, {kv_head * group, group}}, out.data(), n);
   for (int h = 0; h < group; ++h) {
     const double share =
         normalize(out.subspan(static_cast<std::size_t>(h * n), static_cast<std::size_t>(n)),
