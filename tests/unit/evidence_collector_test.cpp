@@ -354,13 +354,13 @@ TEST(Passages, NeitherOverlapNorLeaveTheText) {
 }
 
 TEST(Passages, DoNotReachAcrossOneAnother) {
-  const std::string text = "alpha beta gamma. Yes. delta epsilon zeta.";
+  const std::string text = "Alpha beta gamma. Yes! Delta epsilon zeta.";
   const std::vector<double> scores = {0, 0, 6, 100, 5, 0, 0};
   const auto passages = find_passages(scores, word_ranges(text), text, 5);
   ASSERT_EQ(passages.size(), 3u);
-  EXPECT_EQ(text_of(text, passages[0]), "Yes.");
-  EXPECT_EQ(text_of(text, passages[1]), "alpha beta gamma.");
-  EXPECT_EQ(text_of(text, passages[2]), "delta epsilon zeta.");
+  EXPECT_EQ(text_of(text, passages[0]), "Yes!");
+  EXPECT_EQ(text_of(text, passages[1]), "Alpha beta gamma.");
+  EXPECT_EQ(text_of(text, passages[2]), "Delta epsilon zeta.");
 }
 
 TEST(Passages, OfNothing) {
