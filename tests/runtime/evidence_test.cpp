@@ -50,7 +50,7 @@ std::vector<Passage> evidence_for(Session& session, const Document& document,
   EvidenceCollector collector = require(EvidenceCollector::create(memory, begin, cached));
   session.set_observer(
       [&](LayerIndex layer, const AttendTask& task) { collector.observe(layer, task); });
-  Sampler sampler = require(Sampler::create({}));
+  Sampler sampler = require(Sampler::create(model, {}));
   const std::span<const TokenId> prompt =
       std::span(conversation.tokens).subspan(static_cast<std::size_t>(cached));
   require(generate(session, memory, {prompt, 8, {}}, sampler));
