@@ -11,8 +11,11 @@
 #include <iterator>
 #include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
+
+#include "base/utf8.hpp"
 
 namespace volvelle::testing {
 
@@ -69,9 +72,18 @@ T le_at(const std::string& bytes, std::size_t at) {
 }
 
 /// What every error message must be.
+/// Whole UTF-8 characters, none of them a control character.
+inline bool is_printable_line(std::string_view text) {
+  for (std::size_t at = 0; at < text.size();) {
+    const Utf8Character character = utf8_character(text.substr(at));
+    if (character.kind != Utf8Kind::kValid || static_cast<unsigned char>(text[at]) < 0x20)
+      return false;
+    at += character.size;
+  }
+  return !text.empty();
+}
 inline void expect_one_line(const std::string& message) {
-  EXPECT_FALSE(message.empty());
-  for (const char c : message) EXPECT_TRUE(static_cast<unsigned char>(c) >= 0x20) << message;
+  EXPECT_TRUE(is_printable_line(message)) << message;
 }
 
 }  // namespace volvelle::testing

@@ -226,6 +226,43 @@ TEST(Gguf, RefusesOtherFilesAndVersions) {
   EXPECT_EQ(code(counts), ErrorCode::kCorrupt);
 }
 
+TEST(Gguf, NamesThatAreNotTextAreShownEscaped) {
+  struct Case {
+    std::string name;
+    std::string shown;
+  };
+  const Case cases[] = {
+      {"a\nb", "'a\\x0ab'"},                // a line of its own
+      {"\x1B[2J", "'\\x1b[2J'"},            // a terminal's command
+      {"\xFF\xFE", "'\\xff\\xfe'"},         // bytes that no text has
+      {"\xE2\x82", "'\\xe2\\x82'"},         // a character that was cut
+      {"\xC2\x9B", "'\\xc2\\x9b'"},         // a control character of two bytes
+      {"\xED\xA0\x80", "\\xed\\xa0\\x80"},  // half of a surrogate pair
+      {"a\\b", "'a\\x5cb'"},                // so that no text looks like an escaped one
+      {"gr\xC3\xBC\xC3\x9F", "'gr\xC3\xBC\xC3\x9F'"},
+  };
+  for (const Case& test : cases) {
+    Model twice = small_model();
+    for (int i = 0; i < 2; ++i) twice.keys.push_back(key(test.name, kBool, std::string(1, '\1')));
+    Model empty = small_model();
+    empty.tensors[1] = tensor(test.name, {0}, kTypeF32, 128);
+    for (const Model& model : {twice, empty}) {
+      const auto file = parse(model.file());
+      ASSERT_FALSE(file.ok());
+      EXPECT_NE(file.error().message.find(test.shown), std::string::npos) << file.error().message;
+      expect_one_line(file.error().message);
+    }
+  }
+}
+
+TEST(Gguf, AHeaderAloneIsAnEmptyFile) {
+  Model model;
+  const auto file = parse(model.file());
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  EXPECT_TRUE(file->metadata.empty());
+  EXPECT_TRUE(file->tensors.empty());
+}
+
 TEST(Gguf, EveryTruncationIsRefused) {
   const std::string whole = small_model().file();
   for (std::size_t size = 0; size < whole.size(); ++size) {
