@@ -11,6 +11,8 @@
 #include <thread>
 #include <utility>
 
+#include "io/message.hpp"
+
 namespace volvelle::engine {
 namespace {
 
@@ -46,7 +48,8 @@ void on_engine_log(ggml_log_level level, const char* text, void*) {
   if (state.line.empty() || state.line.back() != '\n') return;
   state.line.pop_back();
   if (level == GGML_LOG_LEVEL_ERROR && state.errors.size() < 1000) {
-    state.errors += (state.errors.empty() ? "" : "; ") + state.line;
+    // The line may quote a file, and so hold anything.
+    state.errors += (state.errors.empty() ? "" : "; ") + io::printable(state.line);
   }
   if (state.sink) state.sink(level_of(level), state.line);
   state.line.clear();

@@ -9,7 +9,9 @@
 #include "runtime/fingerprint.hpp"
 #include "runtime/graph_probe.hpp"
 #include "runtime/model_impl.hpp"
+#include "runtime/model_kinds.hpp"
 #include "runtime/model_metadata.hpp"
+#include "runtime/model_tensors.hpp"
 #include "runtime/tokenizer_impl.hpp"
 #include "volvelle/kernels/isa.hpp"
 
@@ -81,8 +83,10 @@ Result<Model> Model::load(const std::filesystem::path& path, const ModelOptions&
   VOLVELLE_RETURN_IF_ERROR(select_isa());
   VOLVELLE_ASSIGN_OR_RETURN(const GgufFile file, read_gguf(path));
   auto impl = std::make_unique<Impl>();
+  VOLVELLE_RETURN_IF_ERROR(require_served_kind(file));
   VOLVELLE_ASSIGN_OR_RETURN(impl->info, read_model_info(file));
   VOLVELLE_RETURN_IF_ERROR(require_servable(file, impl->info));
+  VOLVELLE_RETURN_IF_ERROR(check_for_engine(file));
   VOLVELLE_ASSIGN_OR_RETURN(impl->info.fingerprint, fingerprint_of(file, options.cancel));
 
   engine::initialize();

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/result_macros.hpp"
+#include "io/message.hpp"
 #include "runtime/fingerprint.hpp"
 
 namespace volvelle {
@@ -189,7 +190,7 @@ Result<ModelInfo> read_model_info(const GgufFile& file) {
   ModelInfo info;
   info.path = std::filesystem::absolute(file.path);
   info.file_bytes = file.file_bytes;
-  info.name = file.string("general.name").value_or(file.path.stem().string());
+  info.name = io::printable(file.string("general.name").value_or(file.path.stem().string()), 200);
   const std::optional<std::string> architecture = file.string("general.architecture");
   if (!architecture) {
     return Error{ErrorCode::kCorrupt,

@@ -5,9 +5,11 @@
 // token that can not be placed has the range {-1, -1}: unknown, never wrong.
 #include "volvelle/runtime/tokenizer.hpp"
 
+#include <exception>
 #include <limits>
 #include <utility>
 
+#include "base/result_macros.hpp"
 #include "runtime/tokenizer_impl.hpp"
 
 namespace volvelle {
@@ -59,6 +61,36 @@ class Aligner {
   std::size_t at_ = 0;
 };
 
+/// The engine looks bytes and characters up in the vocabulary and throws where one is missing.
+Result<std::vector<TokenId>> engine_tokens(const llama_vocab* vocab, std::string_view text,
+                                           bool parse_special) {
+  const Error missing{ErrorCode::kCorrupt,
+                      "tokenize: the model's vocabulary has no token for a part of the text; the "
+                      "file is damaged"};
+  std::vector<TokenId> tokens(text.size() / 3 + 16);
+  try {
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      // A buffer that is too small is answered with minus the number of tokens.
+      const std::int32_t n =
+          llama_tokenize(vocab, text.data(), static_cast<std::int32_t>(text.size()), tokens.data(),
+                         static_cast<std::int32_t>(tokens.size()), false, parse_special);
+      if (n == std::numeric_limits<std::int32_t>::min()) {
+        return Error{ErrorCode::kInvalidArgument,
+                     "tokenize: the text has too many tokens; split it"};
+      }
+      tokens.resize(static_cast<std::size_t>(n >= 0 ? n : -n));
+      if (n >= 0) break;
+    }
+  } catch (const std::exception&) {
+    return missing;
+  }
+  const std::int32_t n_vocab = llama_vocab_n_tokens(vocab);
+  for (const TokenId token : tokens) {
+    if (token < 0 || token >= n_vocab) return missing;
+  }
+  return tokens;
+}
+
 }  // namespace
 
 Tokenizer::Tokenizer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -72,18 +104,8 @@ Result<TokenizedText> Tokenizer::tokenize(std::string_view text, TokenizeOptions
                                                   " bytes is too long for one call; split it"};
   }
   TokenizedText result;
-  const auto size = static_cast<std::int32_t>(text.size());
-  // The engine answers a buffer that is too small with minus the number of tokens.
-  result.tokens.resize(text.size() / 3 + 16);
-  for (int attempt = 0; attempt < 2; ++attempt) {
-    const std::int32_t n = llama_tokenize(impl_->vocab, text.data(), size, result.tokens.data(),
-                                          static_cast<std::int32_t>(result.tokens.size()), false,
-                                          options.parse_special);
-    if (n == std::numeric_limits<std::int32_t>::min())
-      return Error{ErrorCode::kInvalidArgument, "tokenize: the text has too many tokens; split it"};
-    result.tokens.resize(static_cast<std::size_t>(n >= 0 ? n : -n));
-    if (n >= 0) break;
-  }
+  VOLVELLE_ASSIGN_OR_RETURN(result.tokens,
+                            engine_tokens(impl_->vocab, text, options.parse_special));
   Aligner aligner(text);
   result.ranges.reserve(result.tokens.size() + 1);
   for (const TokenId token : result.tokens)
@@ -91,6 +113,11 @@ Result<TokenizedText> Tokenizer::tokenize(std::string_view text, TokenizeOptions
   // The engine's own "add special" would also close the text with an end token where a model asks
   // for one; a text that goes on must not be closed.
   if (options.add_special && llama_vocab_get_add_bos(impl_->vocab)) {
+    if (llama_vocab_bos(impl_->vocab) < 0) {
+      return Error{ErrorCode::kCorrupt,
+                   "tokenize: the model wants a beginning token and has none; its vocabulary is "
+                   "damaged"};
+    }
     result.tokens.insert(result.tokens.begin(), llama_vocab_bos(impl_->vocab));
     result.ranges.insert(result.ranges.begin(), ByteRange{});
   }
