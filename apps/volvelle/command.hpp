@@ -29,6 +29,7 @@ void add_run(CLI::App& parent, Selected& selected);
 void add_inspect(CLI::App& parent, Selected& selected);
 void add_capture(CLI::App& parent, Selected& selected);
 void add_audit(CLI::App& parent, Selected& selected);
+void add_plan(CLI::App& parent, Selected& selected);
 void add_bench(CLI::App& parent, Selected& selected);
 void add_bench_speed(CLI::App& bench, Selected& selected);
 void add_bench_drift(CLI::App& bench, Selected& selected);

@@ -27,7 +27,7 @@ constexpr int kVerificationFailed = 3;
 constexpr int kInterrupted = 130;
 
 // Commands of the design that a later version brings. They are not listed in --help.
-constexpr std::array kLaterCommands{"chat", "analyze", "calibrate", "train", "serve", "plan"};
+constexpr std::array kLaterCommands{"chat", "analyze", "calibrate", "train", "serve"};
 constexpr std::array kLaterBenches{"kv", "stream", "perplexity", "perturb", "recall", "mqar"};
 
 int exit_code(ErrorCode code) {
@@ -139,6 +139,7 @@ void declare_program(CLI::App& app, Selected& selected) {
   add_inspect(app, selected);
   add_capture(app, selected);
   add_audit(app, selected);
+  add_plan(app, selected);
   add_bench(app, selected);
   app.footer(
       "A spec describes a memory: 'full' (exact, the default), 'sink(4)+window(4096)', "

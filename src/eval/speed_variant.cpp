@@ -3,16 +3,11 @@
 // answer and decoding do.
 #include "eval/speed_variant.hpp"
 
-#include <chrono>
-
+#include "base/clock.hpp"
 #include "base/result_macros.hpp"
 
 namespace volvelle {
 namespace {
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 class MemoryVariant final : public SpeedVariant {
  public:
@@ -104,14 +99,14 @@ Result<SpeedSample> measure(SpeedVariant& variant, std::span<const TokenId> pref
   if (!prefill.empty()) {
     VOLVELLE_ASSIGN_OR_RETURN(Stepper* const stepper, variant.restore());
     stepper->take_attention_seconds();  // forgets what came before
-    const auto start = std::chrono::steady_clock::now();
+    const auto start = Clock::now();
     VOLVELLE_RETURN_IF_ERROR(stepper->step(prefill, Logits::kLast));
     sample.prefill = seconds_since(start);
     sample.prefill_attention = stepper->take_attention_seconds();
   }
   VOLVELLE_ASSIGN_OR_RETURN(Stepper* const stepper, variant.restore());
   stepper->take_attention_seconds();
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   for (std::size_t i = 0; i < decode.size(); ++i) {
     VOLVELLE_RETURN_IF_ERROR(stepper->step(decode.subspan(i, 1), Logits::kLast));
   }

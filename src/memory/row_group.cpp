@@ -11,9 +11,6 @@
 namespace volvelle {
 namespace {
 
-// Blocks of a windowed group are small, so that memory follows the window closely.
-constexpr std::int64_t kWindowBlockRows = 256;
-
 Error group_error(ErrorCode code, const std::string& message) {
   return Error{code, "context memory: " + message};
 }

@@ -72,6 +72,16 @@ Session::Session(Session&&) noexcept = default;
 Session& Session::operator=(Session&&) noexcept = default;
 Session::~Session() = default;
 
+Result<AttendWorkspace> make_workspace(const ModelInfo& model, int max_threads) {
+  int max_dim_k = 0;
+  int max_dim_v = 0;
+  for (const LayerShape& layer : model.layers) {
+    max_dim_k = std::max(max_dim_k, layer.head_dim_k);
+    max_dim_v = std::max(max_dim_v, layer.head_dim_v);
+  }
+  return AttendWorkspace::create(max_threads, model.n_heads, max_dim_k, max_dim_v);
+}
+
 Result<Session> Session::create(const Model& model, const SessionOptions& options) {
   if (options.n_ubatch < 1 || options.n_ubatch > 65536) {
     return Error{
@@ -89,17 +99,10 @@ Result<Session> Session::create(const Model& model, const SessionOptions& option
 
   const int n_threads = engine::thread_count(options.n_threads);
   const int n_threads_batch = options.n_threads_batch > 0 ? options.n_threads_batch : n_threads;
-  int max_dim_k = 0;
-  int max_dim_v = 0;
-  for (const LayerShape& layer : info.layers) {
-    max_dim_k = std::max(max_dim_k, layer.head_dim_k);
-    max_dim_v = std::max(max_dim_v, layer.head_dim_v);
-  }
   // Scratch for the larger of the two pools: the engine runs decode and prefill with different
   // numbers of threads.
-  VOLVELLE_ASSIGN_OR_RETURN(
-      auto workspace, AttendWorkspace::create(std::max(n_threads, n_threads_batch), info.n_heads,
-                                              max_dim_k, max_dim_v));
+  VOLVELLE_ASSIGN_OR_RETURN(auto workspace,
+                            make_workspace(info, std::max(n_threads, n_threads_batch)));
   impl->hook = std::make_unique<GraphHook>(
       GraphHook::Options{impl->layout, info.layer_readers, options.deterministic, options.capture,
                          options.cancel},

@@ -28,6 +28,9 @@ struct SavedRows {
 
 class RowGroup {
  public:
+  /// Rows of a block of a group that drops rows: small, so that memory follows the window closely.
+  static constexpr std::int64_t kWindowBlockRows = 256;
+
   /// `layout` has the sizes of the layers of this group, and none for the others.
   RowGroup(StoreLayout layout, const WindowRule& rule);
 

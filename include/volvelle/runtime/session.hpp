@@ -60,6 +60,9 @@ struct SequenceStep {
 /// At most this many memories in one call of step().
 inline constexpr int kMaxSequences = kMaxTasks;
 
+/// Scratch for attention over any layer of a model, as sessions make it.
+Result<AttendWorkspace> make_workspace(const ModelInfo& model, int max_threads);
+
 /// Thread-compatible; two sessions on two threads may share a Model.
 class Session {
  public:

@@ -1,0 +1,67 @@
+"""`volvelle plan` against what runs really need."""
+
+import json
+import os
+import subprocess
+
+import pytest
+from conftest import CACHE, SMOL, WIRED, program, volvelle
+
+GEMMA = "gemma-3-270m-q4_k_m.gguf"
+
+
+def peak_resident_bytes(arguments):
+    """The JSON of a run and the most memory that it had resident."""
+    process = subprocess.Popen([program(), *map(str, arguments), "--json"], stdout=subprocess.PIPE,
+                               stderr=subprocess.DEVNULL)
+    output = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    return json.loads(output), usage.ru_maxrss * 1024
+
+
+@pytest.mark.parametrize("model, n_bytes, spec", [
+    (SMOL, 1500, "full"),
+    (SMOL, 9000, "full"),
+    (SMOL, 9000, "full+kv(k=f32,v=f32)"),
+    (SMOL, 9000, "sink(4)+window(512)"),
+    (GEMMA, 6000, "full"),
+])
+def test_total_is_the_measured_resident_set_within_five_percent(tmp_path, model, n_bytes, spec):
+    if model == GEMMA and not (CACHE / "models" / GEMMA).exists():
+        pytest.skip("the Gemma model is fetched only when its terms are accepted")
+    text = tmp_path / "text.txt"
+    text.write_text(("It is a truth universally acknowledged. " * 400)[:n_bytes])
+    found, measured = peak_resident_bytes(
+        ["run", "-m", model, "-f", text, "-n", 2, "--memory", spec])
+    n_tokens = found["n_prompt"] + found["n_predicted"]
+    plan = volvelle("plan", "-m", model, "-c", n_tokens, "--memory", spec, "--json").json
+    assert abs(plan["bytes"]["total"] - measured) < 0.05 * measured, (plan, measured)
+    parts = ["weights", "rows", "index", "scratch", "program"]
+    assert sum(plan["bytes"][part] for part in parts) == plan["bytes"]["total"]
+
+
+def test_rows_are_the_closed_form():
+    plan = volvelle("plan", "-m", SMOL, "-c", 1000, "--json").json
+    assert plan["bytes"]["rows"] == 1000 * 2 * 30 * 3 * 64 * 2  # T 2 L G D bytes
+    assert plan["fits"] and plan["largest_context"] == plan["model_context"] == 8192
+    assert plan["estimated"]["decode_ms"] > plan["estimated"]["attention_ms"] > 0
+
+
+def test_largest_context_is_the_last_one_that_fits():
+    plan = volvelle("plan", "-m", SMOL, "-c", 4000, "--json").json
+    fixed = plan["bytes"]["total"] - plan["bytes"]["rows"]
+    ram = fixed + 23040 * 2000 + 5_000_000  # the fixed part moves a little from run to run
+    tight = volvelle("plan", "-m", SMOL, "-c", 4000, "--ram", ram, "--json").json
+    assert not tight["fits"]
+    assert 1500 < tight["largest_context"] < 3000
+    none = volvelle("plan", "-m", SMOL, "-c", 4000, "--ram", 1000, "--json").json
+    assert not none["fits"] and none["largest_context"] == 0
+
+
+def test_absurd_plans_are_refused():
+    volvelle("plan", "-m", WIRED, "-c", -1, code=2)
+    volvelle("plan", "-m", SMOL, "-c", 10**9, code=2)
+    volvelle("plan", "-m", "no-such-model.gguf", "-c", 10, code=1)
+    volvelle("plan", "-m", WIRED, "-c", 10, "--memory", "nonsense", code=2)
