@@ -8,6 +8,8 @@
 #include <cmath>
 #include <vector>
 
+#include "base/utf8.hpp"
+
 namespace volvelle::cli {
 
 namespace {
@@ -66,19 +68,20 @@ std::string csv(const Cells& cells) {
 
 std::string escape_controls(std::string_view text) {
   std::string escaped;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
-    if (byte == '\n') {
+  for (std::size_t at = 0; at < text.size();) {
+    const Utf8Character character = utf8_character(text.substr(at));
+    const std::string_view bytes = text.substr(at, character.size);
+    const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(bytes[i]); };
+    if (bytes == "\n") {
       escaped += "\\n";
-    } else if (byte < 0x20 || byte == 0x7F) {
-      escaped += fmt::format("\\x{:02x}", byte);
-    } else if (byte == 0xC2 && next >= 0x80 && next < 0xA0) {  // U+0080 to U+009F in UTF-8
-      escaped += fmt::format("\\u{:04x}", next);
-      ++i;
+    } else if (character.kind != Utf8Kind::kValid || byte(0) < 0x20 || byte(0) == 0x7F) {
+      for (std::size_t i = 0; i < bytes.size(); ++i) escaped += fmt::format("\\x{:02x}", byte(i));
+    } else if (byte(0) == 0xC2 && byte(1) < 0xA0) {  // U+0080 to U+009F
+      escaped += fmt::format("\\u{:04x}", byte(1));
     } else {
-      escaped += text[i];
+      escaped += bytes;
     }
+    at += character.size;
   }
   return escaped;
 }

@@ -25,7 +25,8 @@ Json json_or_null(const std::optional<T>& value) {
 /// What is empty is absent.
 inline Json text_or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
 
-/// For people: control characters, which a terminal would obey, as \n or \x1b.
+/// For people: control characters, which a terminal would obey, and bytes that are no UTF-8, as \n,
+/// \x1b or \xff.
 std::string escape_controls(std::string_view text);
 
 /// One line of JSON. Names of files need not be UTF-8; their bad bytes come out as U+FFFD.

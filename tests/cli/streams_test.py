@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from conftest import FACTS, WIRED, program, volvelle, wired_text
+from conftest import CACHE, FACTS, WIRED, program, volvelle, wired_text
 
 FULL = "/dev/full"
 
@@ -85,6 +85,13 @@ def test_control_characters_in_names_are_escaped(tmp_path, name):
             assert character == "\n" or character.isprintable(), repr(run.out + run.err)
     assert len(shown[-1].err.splitlines()) == 1
     assert volvelle("inspect", memory, "--json").json["path"] == str(memory)
+
+
+def test_bytes_that_are_no_text_are_escaped(tmp_path):
+    data = (CACHE / "models/tiny/llama-mha.gguf").read_bytes()
+    model = tmp_path / "model.gguf"
+    model.write_bytes(data.replace(b"tiny llama-mha", b"\xff\xc2\x9b31m\nllama-m", 1))
+    assert "\\xff\\u009b31m\\nllama-m\n" in volvelle("inspect", model).out
 
 
 def limited(command, n_bytes):
