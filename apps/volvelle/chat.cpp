@@ -76,6 +76,8 @@ Status check_flags(const ChatFlags& flags) {
         "-f contradicts --load, whose document is in the file: fold --append adds "
         "to one");
   }
+  if (flags.chat_template == "raw")
+    return usage_error("--chat-template raw: raw text has no turns; run continues a text");
   if (flags.system.empty()) return {};
   const Status usable = check_text(flags.system, "the system prompt");
   return usable.ok() ? Status() : Status(usage_error(usable.error().message));
@@ -87,12 +89,10 @@ struct Start {
   fs::path model;
   MemorySpec spec;
   TextSet document;
-  std::string format = "chat";
 };
 
 Result<Start> find_start(const ChatFlags& flags, Console& console) {
   Start start;
-  if (!flags.chat_template.empty()) start.format = flags.chat_template;
   if (flags.load.empty()) {
     VOLVELLE_ASSIGN_OR_RETURN(start.spec, effective_spec(flags.memory));
     VOLVELLE_ASSIGN_OR_RETURN(start.document, read_texts(flags.files, console));
@@ -108,9 +108,19 @@ Result<Start> find_start(const ChatFlags& flags, Console& console) {
                     "or fold --from {} -o NEW first",
                     to_string(start.spec), flags.load, record.spec, flags.load));
   }
-  if (flags.chat_template.empty()) start.format = record.chat_format;
+  if (!flags.chat_template.empty() && flags.chat_template != record.chat_format) {
+    return usage_error(
+        fmt::format("--chat-template {} contradicts {}, which was made with '{}': "
+                    "leave it out",
+                    flags.chat_template, flags.load, record.chat_format));
+  }
   VOLVELLE_ASSIGN_OR_RETURN(start.model, find_model(flags.model.model, record, flags.load));
   return start;
+}
+
+Result<ChatFormat> choose_format(const ChatFlags& flags, const Start& start, const Model& model) {
+  if (start.file) return require_match(*start.file, model, flags.load);
+  return make_chat_format(model, flags.chat_template.empty() ? "chat" : flags.chat_template);
 }
 
 // The conversation that the chat begins with, and the memory as far as there is one.
@@ -320,7 +330,7 @@ Result<Report> run(const ChatFlags& flags, Console& console) {
 
   VOLVELLE_ASSIGN_OR_RETURN(const Model model, load_model(start.model, console));
   VOLVELLE_ASSIGN_OR_RETURN(const std::int64_t limit, context_limit(flags.model, model));
-  VOLVELLE_ASSIGN_OR_RETURN(const ChatFormat format, make_chat_format(model, start.format));
+  VOLVELLE_ASSIGN_OR_RETURN(const ChatFormat format, choose_format(flags, start, model));
   warn_of_unused(sampling, model, console);
   VOLVELLE_RETURN_IF_ERROR(make_sampler(model, sampling.options));
   VOLVELLE_ASSIGN_OR_RETURN(const auto options, session_options(flags.model, start.spec, console));

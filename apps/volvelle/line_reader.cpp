@@ -42,7 +42,7 @@ LineReader::Outcome LineReader::read_physical(std::string& line) {
       if (!line.empty() && line.back() == '\r') line.pop_back();
       return Outcome::kLine;
     }
-    if (ended_) return Outcome::kEnd;
+    if (ended_) return cancel_.cancelled() ? Outcome::kCancelled : Outcome::kEnd;
     searched = buffer_.size();
     if (const Outcome outcome = fill(); outcome != Outcome::kLine) return outcome;
   }
