@@ -24,7 +24,7 @@ LIBRARIES = {
 }
 STANDARD = re.compile(r"[a-z_0-9]+$")  # <vector>, <cstdint>
 PLATFORM = re.compile(
-    r"(sys|linux)/\w+\.h$|(dlfcn|unistd|fcntl|signal|sched|pthread|time|errno|termios)\.h$"
+    r"(sys|linux)/\w+\.h$|(dlfcn|unistd|fcntl|poll|signal|sched|pthread|time|errno|termios)\.h$"
 )
 
 

@@ -11,6 +11,7 @@
 
 #include "base/result_macros.hpp"
 #include "command.hpp"
+#include "conversation.hpp"
 #include "generation.hpp"
 #include "options.hpp"
 #include "stored_memory.hpp"
@@ -65,6 +66,15 @@ Report make_report(const Generated& result, const std::string& spec, const Count
                 ""};
 }
 
+// The stored document or conversation, and the question.
+Result<DocumentTokens> tokenize_asked(const MemoryRecord& record, const Model& model,
+                                      const ChatFormat& format, const std::string& question) {
+  if (record.kind != kConversationMemory)
+    return tokenize_conversation(model.tokenizer(), format, record.text, question);
+  VOLVELLE_ASSIGN_OR_RETURN(const Conversation conversation, read_conversation(record));
+  return tokenize_question(model.tokenizer(), format, conversation, question);
+}
+
 Result<Report> run(const AskFlags& flags, Console& console) {
   const Status usable = check_text(flags.question, "the question");
   if (!usable.ok()) return usage_error(usable.error().message);
@@ -94,9 +104,8 @@ Result<Report> run(const AskFlags& flags, Console& console) {
   VOLVELLE_ASSIGN_OR_RETURN(ContextMemory memory, restore_memory(file, console));
   const double restore_ms = open_ms + milliseconds_since(restore_start);
 
-  VOLVELLE_ASSIGN_OR_RETURN(
-      const DocumentTokens conversation,
-      tokenize_conversation(model.tokenizer(), format, record.text, question));
+  VOLVELLE_ASSIGN_OR_RETURN(const DocumentTokens conversation,
+                            tokenize_asked(record, model, format, question));
   const auto n_tokens = static_cast<std::int64_t>(conversation.tokens.size());
   VOLVELLE_RETURN_IF_ERROR(require_room(n_tokens, limit, model, "the text with the question"));
   // The last token is always stepped: its logits choose the first token of the answer.

@@ -26,6 +26,7 @@ struct Selected {
 void add_fold(CLI::App& parent, Selected& selected);
 void add_ask(CLI::App& parent, Selected& selected);
 void add_run(CLI::App& parent, Selected& selected);
+void add_chat(CLI::App& parent, Selected& selected);
 void add_inspect(CLI::App& parent, Selected& selected);
 void add_capture(CLI::App& parent, Selected& selected);
 void add_audit(CLI::App& parent, Selected& selected);

@@ -13,6 +13,7 @@
 #include <chrono>
 
 #include "base/result_macros.hpp"
+#include "conversation.hpp"
 #include "output_path.hpp"
 #include "stored_memory.hpp"
 #include "text_input.hpp"
@@ -85,10 +86,21 @@ MemoryRecord make_record(const Model& model, const ChatFormat& format, const Mem
   return record;
 }
 
+namespace {
+
+Result<DocumentTokens> tokens_of(const MemoryRecord& record, const Model& model,
+                                 const ChatFormat& format) {
+  if (record.kind != kConversationMemory)
+    return tokenize_document(model.tokenizer(), format, record.text);
+  VOLVELLE_ASSIGN_OR_RETURN(const Conversation conversation, read_conversation(record));
+  return tokenize_so_far(model.tokenizer(), format, conversation);
+}
+
+}  // namespace
+
 Status tokenize_text(MemoryRecord& record, const Model& model, const ChatFormat& format,
                      std::int64_t limit, Console& console) {
-  VOLVELLE_ASSIGN_OR_RETURN(DocumentTokens document,
-                            tokenize_document(model.tokenizer(), format, record.text));
+  VOLVELLE_ASSIGN_OR_RETURN(DocumentTokens document, tokens_of(record, model, format));
   const std::int64_t n_tokens = std::ssize(document.tokens);
   VOLVELLE_RETURN_IF_ERROR(require_room(n_tokens, limit, model, "the text"));
   if (n_tokens + kRoomForAnswer > limit) {
@@ -176,6 +188,7 @@ namespace {
 
 // What a new memory is made of, and how.
 struct Origin {
+  std::string kind = kDocumentMemory;
   TextSet text;
   MemorySpec spec;
   std::int64_t chunk = kDefaultChunk;
@@ -195,13 +208,8 @@ Result<Origin> origin_of_texts(const FoldFlags& flags, Console& console) {
 Result<Origin> origin_of_memory(const FoldFlags& flags) {
   VOLVELLE_ASSIGN_OR_RETURN(const MemoryFile file, MemoryFile::open(flags.from));
   const MemoryRecord& record = file.record();
-  if (record.kind == kConversationMemory) {
-    return Error{ErrorCode::kUnsupported,
-                 fmt::format("folding {} again: it is a conversation, not a document: continue it "
-                             "with chat --load {}",
-                             flags.from, flags.from)};
-  }
   Origin origin;
+  origin.kind = record.kind;
   origin.text = {{flags.from}, record.text, record.sources};
   VOLVELLE_ASSIGN_OR_RETURN(origin.spec, effective_spec(flags.memory, record.spec));
   origin.chunk = record.chunk;
@@ -225,6 +233,7 @@ Result<Report> run(const FoldFlags& flags, Console& console) {
   if (origin.format.empty()) origin.format = default_chat_format(model);
   VOLVELLE_ASSIGN_OR_RETURN(const ChatFormat format, make_chat_format(model, origin.format));
   MemoryRecord record = make_record(model, format, origin.spec, flags.chunk.value_or(origin.chunk));
+  record.kind = origin.kind;
   record.text = std::move(origin.text.text);
   record.sources = std::move(origin.text.sources);
   VOLVELLE_RETURN_IF_ERROR(tokenize_text(record, model, format, limit, console));

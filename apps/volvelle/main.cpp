@@ -27,7 +27,7 @@ constexpr int kVerificationFailed = 3;
 constexpr int kInterrupted = 130;
 
 // Commands of the design that a later version brings. They are not listed in --help.
-constexpr std::array kLaterCommands{"chat", "analyze", "calibrate", "train", "serve"};
+constexpr std::array kLaterCommands{"analyze", "calibrate", "train", "serve"};
 constexpr std::array kLaterBenches{"kv", "stream", "perplexity", "perturb", "recall", "mqar"};
 
 int exit_code(ErrorCode code) {
@@ -136,6 +136,7 @@ void declare_program(CLI::App& app, Selected& selected) {
   add_fold(app, selected);
   add_ask(app, selected);
   add_run(app, selected);
+  add_chat(app, selected);
   add_inspect(app, selected);
   add_capture(app, selected);
   add_audit(app, selected);
@@ -156,8 +157,10 @@ int run_action(const Selected& selected, const CancelToken& cancel) {
   if (console.stdout_error() != 0) return fail_output(console, console.stdout_error());
   if (!result.ok()) return fail(console, result.error());
   const Report& report = *result;
-  const std::string text = console.json() ? to_line(report.json) + "\n" : report.text;
-  return print_all(console, text);
+  std::string text = report.text;
+  if (console.json()) text = report.json.is_null() ? "" : to_line(report.json) + "\n";
+  const int printed = text.empty() ? 0 : print_all(console, text);
+  return printed != 0 ? printed : report.exit_code;
 }
 
 int run_program(int argc, char** argv, const CancelToken& cancel) {

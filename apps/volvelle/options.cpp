@@ -12,11 +12,12 @@ namespace volvelle::cli {
 
 namespace {
 
-constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kLongNames{{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kLongNames{{
     {"-tb", "--threads-batch"},
     {"-ub", "--ubatch-size"},
     {"-ctk", "--cache-type-k"},
     {"-ctv", "--cache-type-v"},
+    {"-sys", "--system-prompt"},
 }};
 
 // Whether the text of a valid spec names the type of keys ('k') or values ('v') itself; the parsed

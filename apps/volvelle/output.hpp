@@ -10,11 +10,12 @@ namespace volvelle::cli {
 
 using Json = nlohmann::ordered_json;
 
-/// The result of a command: `json` for programs, `text` for people (may be empty when the text was
-/// streamed).
+/// The result of a command: `json` for programs (null when it was written piece by piece), `text`
+/// for people (may be empty when the text was streamed).
 struct Report {
   Json json;
   std::string text;
+  int exit_code = 0;
 };
 
 template <class T>

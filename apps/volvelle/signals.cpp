@@ -12,6 +12,10 @@ namespace {
 static_assert(std::atomic<bool>::is_always_lock_free);
 std::atomic<std::atomic<bool>*> cancel_flag{nullptr};
 static_assert(std::atomic<std::atomic<bool>*>::is_always_lock_free);
+std::atomic<bool> surviving{false};  // see survive_interrupts()
+std::atomic<bool> end_wanted{false};
+std::atomic<int> interrupts{0};  // since the last take_interrupt()
+static_assert(std::atomic<int>::is_always_lock_free);
 
 void set_action(int number, void (*handler)(int)) {
   struct sigaction action = {};
@@ -22,9 +26,13 @@ void set_action(int number, void (*handler)(int)) {
 extern "C" void on_signal(int number) {
   const int kept = errno;
   if (std::atomic<bool>* flag = cancel_flag.load(std::memory_order_relaxed)) flag->store(true);
-  set_action(SIGINT, SIG_DFL);
-  set_action(SIGTERM, SIG_DFL);
-  if (number == SIGHUP) set_action(SIGHUP, SIG_DFL);
+  const bool first = number == SIGINT && interrupts.fetch_add(1) == 0;
+  if (!(first && surviving.load())) {
+    end_wanted.store(true);
+    set_action(SIGINT, SIG_DFL);
+    set_action(SIGTERM, SIG_DFL);
+    if (number == SIGHUP) set_action(SIGHUP, SIG_DFL);
+  }
   errno = kept;
 }
 
@@ -41,6 +49,18 @@ CancelToken cancel_on_signals() {
   sigaction(SIGHUP, nullptr, &hangup);
   if (hangup.sa_handler != SIG_IGN) set_action(SIGHUP, on_signal);  // nohup ignores it
   return token;
+}
+
+void survive_interrupts() { surviving.store(true); }
+
+Interrupt take_interrupt() {
+  std::atomic<bool>& flag = *cancel_flag.load();
+  if (end_wanted.load()) return Interrupt::kEnd;
+  const bool set = flag.exchange(false);
+  if (interrupts.exchange(0) > 0) return Interrupt::kStop;
+  if (!set) return Interrupt::kNone;
+  flag.store(true);
+  return Interrupt::kEnd;
 }
 
 }  // namespace volvelle::cli

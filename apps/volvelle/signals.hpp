@@ -10,4 +10,14 @@ namespace volvelle::cli {
 /// From now on the first such signal sets the token's flag and interrupts blocking system calls.
 CancelToken cancel_on_signals();
 
+/// For programs that go on after a Ctrl-C. From now on the first one sets the flag only until
+/// take_interrupt() is called, a second one before that asks for the end, and a third one has the
+/// default effect. The other signals always ask for the end.
+void survive_interrupts();
+
+enum class Interrupt { kNone, kStop, kEnd };
+/// What was asked for since the last call. With kStop the flag is cleared; with kEnd it stays, also
+/// if it was set by something else than a signal.
+Interrupt take_interrupt();
+
 }  // namespace volvelle::cli

@@ -1,30 +1,37 @@
-// Templates are rendered by the engine around a marker; what stands before and after it is the
-// format. The whole rendering is tokenized in one call, as any other program would do it, unless
-// document or question contain the text of a control token: then they are tokenized apart, as plain
-// text. fold and ask take the same path for the same document.
+// Templates are rendered by the engine around marks; what stands before, between and after them is
+// the format. So the text of a message never goes through a template, which could not tell it from
+// its own parts. fold, ask and chat take the same path for the same content.
 #include "volvelle/runtime/chat_format.hpp"
 
-#include <algorithm>
+#include <vector>
 
 #include "base/result_macros.hpp"
 #include "runtime/engine.hpp"
 #include "runtime/model_impl.hpp"
+#include "runtime/text_pieces.hpp"
 #include "volvelle/io/checksum.hpp"
 
 namespace volvelle {
 namespace {
 
-constexpr const char* kMarker = "VOLVELLE-DOCUMENT-AND-QUESTION";
 constexpr const char* kWhiteSpace = " \t\r\n";
 
-/// The rendered conversation, or empty if llama.cpp does not know the template.
-std::string render(const std::string& chat_template) {
-  const llama_chat_message message{"user", kMarker};
+std::string mark(std::size_t i) { return "VOLVELLE-MESSAGE-" + std::to_string(i) + "-CONTENT"; }
+
+/// The conversation with a mark for the content of each message, or empty if llama.cpp does not
+/// know the template.
+std::string render(const std::string& chat_template, std::span<const std::string> roles,
+                   bool open_answer) {
+  std::vector<std::string> marks;
+  for (std::size_t i = 0; i < roles.size(); ++i) marks.push_back(mark(i));
+  std::vector<llama_chat_message> messages;
+  for (std::size_t i = 0; i < roles.size(); ++i)
+    messages.push_back({roles[i].c_str(), marks[i].c_str()});
   std::string text(4096, '\0');
   for (int attempt = 0; attempt < 2; ++attempt) {
     const std::int32_t n =
-        llama_chat_apply_template(chat_template.c_str(), &message, 1, true, text.data(),
-                                  static_cast<std::int32_t>(text.size()));
+        llama_chat_apply_template(chat_template.c_str(), messages.data(), messages.size(),
+                                  open_answer, text.data(), static_cast<std::int32_t>(text.size()));
     if (n < 0) return {};
     const bool fits = static_cast<std::size_t>(n) <= text.size();
     text.resize(static_cast<std::size_t>(n));
@@ -33,85 +40,13 @@ std::string render(const std::string& chat_template) {
   return text;
 }
 
+std::string render_one(const std::string& chat_template) {
+  const std::string role = "user";
+  return chat_template.empty() ? std::string() : render(chat_template, {&role, 1}, true);
+}
+
 std::string hash_of(const std::string& text) {
   return to_hex(checksum(std::as_bytes(std::span(text.data(), text.size()))));
-}
-
-std::string_view trimmed(std::string_view text) {
-  const std::size_t begin = text.find_first_not_of(kWhiteSpace);
-  if (begin == std::string_view::npos) return text.substr(0, 0);
-  return text.substr(begin, text.find_last_not_of(kWhiteSpace) + 1 - begin);
-}
-
-/// What is tokenized: [before] body tail [closing]. The body is the document, `offset` its place in
-/// the caller's text.
-struct Rendering {
-  std::string_view before;
-  std::string_view body;
-  std::string_view tail;
-  std::string_view closing;
-  std::int64_t offset = 0;
-};
-
-/// Adds tokens of a piece of the rendering whose body begins at byte `body_begin` of the piece (or
-/// that has no body). A token across a border counts with what it has inside the body.
-void append(DocumentTokens& out, const TokenizedText& piece, std::int64_t body_begin,
-            const Rendering& text) {
-  const std::int64_t body_end = body_begin + static_cast<std::int64_t>(text.body.size());
-  for (std::size_t i = 0; i < piece.tokens.size(); ++i) {
-    const ByteRange range = piece.ranges[i];
-    const bool inside = range.begin >= 0 && range.end > body_begin && range.begin < body_end;
-    out.tokens.push_back(piece.tokens[i]);
-    out.ranges.push_back(
-        inside ? ByteRange{std::max(range.begin, body_begin) - body_begin + text.offset,
-                           std::min(range.end, body_end) - body_begin + text.offset}
-               : ByteRange{});
-  }
-}
-
-/// The usual case: one call over the whole rendering, so tokens that cross its borders, and spaces
-/// that a tokenizer puts behind control tokens, come out as in any other program.
-Result<DocumentTokens> tokenize_whole(const Tokenizer& tokenizer, const Rendering& text) {
-  std::string rendered(text.before);
-  rendered.append(text.body).append(text.tail).append(text.closing);
-  VOLVELLE_ASSIGN_OR_RETURN(
-      const TokenizedText tokens,
-      tokenizer.tokenize(rendered, {.add_special = true, .parse_special = true}));
-  DocumentTokens out;
-  const auto body_begin = static_cast<std::int64_t>(text.before.size());
-  append(out, tokens, body_begin, text);
-  const auto first = std::find_if(tokens.ranges.begin(), tokens.ranges.end(),
-                                  [&](const ByteRange& range) { return range.end > body_begin; });
-  out.text_begin_token = first - tokens.ranges.begin();
-  return out;
-}
-
-/// For a document or question that contains the text of a control token: that text stays plain, so
-/// it can not open or close a turn.
-Result<DocumentTokens> tokenize_shielded(const Tokenizer& tokenizer, const Rendering& text) {
-  DocumentTokens out;
-  const auto add = [&](std::string_view piece, TokenizeOptions options, bool has_body) -> Status {
-    VOLVELLE_ASSIGN_OR_RETURN(const TokenizedText tokens, tokenizer.tokenize(piece, options));
-    append(out, tokens, has_body ? 0 : static_cast<std::int64_t>(piece.size()), text);
-    return {};
-  };
-  const std::string content = std::string(text.body).append(text.tail);
-  VOLVELLE_RETURN_IF_ERROR(add(text.before, {.add_special = true, .parse_special = true}, false));
-  out.text_begin_token = static_cast<std::int64_t>(out.tokens.size());
-  VOLVELLE_RETURN_IF_ERROR(add(content, {}, true));
-  if (!text.closing.empty()) {
-    VOLVELLE_RETURN_IF_ERROR(add(text.closing, {.parse_special = true}, false));
-  }
-  return out;
-}
-
-Result<DocumentTokens> tokenize_rendering(const Tokenizer& tokenizer, const Rendering& text) {
-  const std::string content = std::string(text.body).append(text.tail);
-  VOLVELLE_ASSIGN_OR_RETURN(const TokenizedText plain, tokenizer.tokenize(content, {}));
-  VOLVELLE_ASSIGN_OR_RETURN(const TokenizedText parsed,
-                            tokenizer.tokenize(content, {.parse_special = true}));
-  return plain.tokens == parsed.tokens ? tokenize_whole(tokenizer, text)
-                                       : tokenize_shielded(tokenizer, text);
 }
 
 std::int64_t offset_in(std::string_view document, std::string_view body) {
@@ -120,9 +55,14 @@ std::int64_t offset_in(std::string_view document, std::string_view body) {
 
 }  // namespace
 
+std::string_view trim_content(std::string_view text) noexcept {
+  const std::size_t begin = text.find_first_not_of(kWhiteSpace);
+  if (begin == std::string_view::npos) return text.substr(0, 0);
+  return text.substr(begin, text.find_last_not_of(kWhiteSpace) + 1 - begin);
+}
+
 std::string default_chat_format(const Model& model) {
-  return render(model.info().chat_template).empty() || model.info().chat_template.empty() ? "raw"
-                                                                                          : "chat";
+  return render_one(model.info().chat_template).empty() ? "raw" : "chat";
 }
 
 Result<ChatFormat> make_chat_format(const Model& model, const std::string& name) {
@@ -134,8 +74,8 @@ Result<ChatFormat> make_chat_format(const Model& model, const std::string& name)
                  "chat format: the model has no chat template; name one with --chat-template NAME "
                  "or use --format raw"};
   }
-  const std::string text = render(chat_template);
-  const std::size_t at = text.find(kMarker);
+  const std::string text = render_one(chat_template);
+  const std::size_t at = text.find(mark(0));
   if (text.empty() || at == std::string::npos) {
     return Error{ErrorCode::kUnsupported,
                  own ? std::string("chat format: the model's chat template is not one that this "
@@ -146,22 +86,56 @@ Result<ChatFormat> make_chat_format(const Model& model, const std::string& name)
                            "--format raw"};
   }
   return ChatFormat{name, hash_of(chat_template), text.substr(0, at),
-                    text.substr(at + std::string_view(kMarker).size())};
+                    text.substr(at + mark(0).size()), chat_template};
 }
 
 Result<DocumentTokens> tokenize_document(const Tokenizer& tokenizer, const ChatFormat& format,
                                          std::string_view document) {
-  const std::string_view body = trimmed(document);
-  return tokenize_rendering(tokenizer,
-                            {format.before_document, body, {}, {}, offset_in(document, body)});
+  const std::string_view body = trim_content(document);
+  const std::vector<TextPiece> pieces{{format.before_document},
+                                      {body, true, offset_in(document, body)}};
+  return tokenize_pieces(tokenizer, pieces);
 }
 
 Result<DocumentTokens> tokenize_conversation(const Tokenizer& tokenizer, const ChatFormat& format,
                                              std::string_view document, std::string_view question) {
-  const std::string_view body = trimmed(document);
-  const std::string tail = std::string(kQuestionSeparator) + std::string(trimmed(question));
-  return tokenize_rendering(tokenizer, {format.before_document, body, tail, format.after_question,
-                                        offset_in(document, body)});
+  const std::string_view body = trim_content(document);
+  const std::vector<TextPiece> pieces{{format.before_document},
+                                      {body, true, offset_in(document, body)},
+                                      {kQuestionSeparator, true},
+                                      {trim_content(question), true},
+                                      {format.after_question}};
+  return tokenize_pieces(tokenizer, pieces);
+}
+
+Result<DocumentTokens> tokenize_messages(const Tokenizer& tokenizer, const ChatFormat& format,
+                                         std::span<const ChatMessage> messages, bool open_answer) {
+  const auto refuse = [](const std::string& what) {
+    return Error{ErrorCode::kUnsupported, "chat format: " + what};
+  };
+  if (format.chat_template.empty()) return refuse("raw text has no turns; use a chat template");
+  std::vector<std::string> roles;
+  for (const ChatMessage& message : messages) roles.push_back(message.role);
+  const std::string rendered = render(format.chat_template, roles, open_answer);
+  std::vector<TextPiece> pieces;
+  std::string_view rest = rendered;
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const std::string found = mark(i);
+    const std::size_t at = rest.find(found);
+    if (at == std::string_view::npos) {
+      return refuse("the template '" + format.name + "' has no place for a message of the role '" +
+                    roles[i] + "' here; use another --chat-template NAME or leave it out");
+    }
+    const std::string_view content = trim_content(messages[i].content);
+    const std::int64_t offset = messages[i].offset;
+    // Nothing between two contents makes them one, which can hold a control token together.
+    if (at > 0) pieces.push_back({rest.substr(0, at)});
+    pieces.push_back(
+        {content, true, offset < 0 ? offset : offset + offset_in(messages[i].content, content)});
+    rest.remove_prefix(at + found.size());
+  }
+  pieces.push_back({rest});
+  return tokenize_pieces(tokenizer, pieces);
 }
 
 }  // namespace volvelle

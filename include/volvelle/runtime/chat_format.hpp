@@ -1,12 +1,13 @@
-// Where a document and a question stand in a chat template.
+// Documents, questions and whole conversations in a chat template.
 //
 //   [before_document] document + separator + question [after_question]
 //
-// The template is rendered once by llama.cpp (a list of known templates, no Jinja). Template parts
-// are tokenized with control tokens recognised, document and question as plain text, so a document
-// can not smuggle in a turn.
+// The template is rendered by llama.cpp (a list of known templates, no Jinja) around marks, and the
+// contents are put in their place. Contents count without the white space at their ends, and are
+// plain text: only the template's own parts can open or close a turn.
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "volvelle/runtime/model.hpp"
@@ -18,6 +19,7 @@ struct ChatFormat {
   std::string template_hash;    // empty for raw
   std::string before_document;  // "<|im_start|>user\n"
   std::string after_question;   // "<|im_end|>\n<|im_start|>assistant\n"
+  std::string chat_template;    // its text, or the name of a built-in one
   bool operator==(const ChatFormat&) const = default;
 };
 
@@ -43,5 +45,19 @@ Result<DocumentTokens> tokenize_document(const Tokenizer& tokenizer, const ChatF
 /// Tokens of the whole conversation: document, separator, question, and the opening of the answer.
 Result<DocumentTokens> tokenize_conversation(const Tokenizer& tokenizer, const ChatFormat& format,
                                              std::string_view document, std::string_view question);
+
+struct ChatMessage {
+  std::string role;  // "system", "user", "assistant"
+  std::string content;
+  std::int64_t offset = -1;  // of the content in the text that ranges refer to; -1: no ranges
+};
+/// Tokens of a conversation of any number of turns, with the opening of the next answer if
+/// `open_answer`. One message from the user gives the tokens of tokenize_conversation(). A template
+/// that has no place for one of the messages is an error.
+Result<DocumentTokens> tokenize_messages(const Tokenizer& tokenizer, const ChatFormat& format,
+                                         std::span<const ChatMessage> messages, bool open_answer);
+
+/// Without the white space at its ends.
+std::string_view trim_content(std::string_view text) noexcept;
 
 }  // namespace volvelle
