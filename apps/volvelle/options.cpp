@@ -148,7 +148,10 @@ Result<MemorySpec> effective_spec(const MemoryFlags& flags, const std::string& s
 }
 
 Result<Model> load_model(const std::filesystem::path& path, Console& console) {
-  return Model::load(path, {.log = console.log_sink(), .cancel = console.cancel()});
+  VOLVELLE_ASSIGN_OR_RETURN(
+      Model model, Model::load(path, {.log = console.log_sink(), .cancel = console.cancel()}));
+  for (const std::string& warning : model.info().warnings) console.warn(warning);
+  return model;
 }
 
 Result<Model> load_model(const ModelFlags& flags, Console& console) {

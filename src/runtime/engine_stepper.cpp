@@ -5,13 +5,29 @@
 
 #include "base/result_macros.hpp"
 #include "runtime/engine.hpp"
+#include "runtime/graph_nodes.hpp"
 #include "runtime/logit_rows.hpp"
 #include "runtime/model_impl.hpp"
-#include "runtime/graph_nodes.hpp"
 #include "volvelle/runtime/stepper.hpp"
 
 namespace volvelle {
 namespace {
+
+ggml_type engine_type(ElementType type) noexcept {
+  switch (type) {
+    case ElementType::kF32:
+      return GGML_TYPE_F32;
+    case ElementType::kF16:
+      return GGML_TYPE_F16;
+    case ElementType::kBF16:
+      return GGML_TYPE_BF16;
+    case ElementType::kQ8_0:
+      return GGML_TYPE_Q8_0;
+    case ElementType::kQ4_0:
+      break;
+  }
+  return GGML_TYPE_Q4_0;
+}
 
 class EngineStepper final : public Stepper {
  public:
@@ -29,7 +45,7 @@ class EngineStepper final : public Stepper {
     request.n_threads_batch =
         options_.n_threads_batch > 0 ? options_.n_threads_batch : request.n_threads;
     request.flash_attention = options_.flash_attention;
-    request.kv_type = options_.kv_type == ElementType::kF16 ? GGML_TYPE_F16 : GGML_TYPE_F32;
+    request.kv_type = engine_type(options_.kv_type);
     if (options_.capture) {
       request.callback = &EngineStepper::on_node;
       request.callback_data = this;

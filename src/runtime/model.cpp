@@ -87,6 +87,9 @@ Result<Model> Model::load(const std::filesystem::path& path, const ModelOptions&
   VOLVELLE_ASSIGN_OR_RETURN(impl->info, read_model_info(file));
   VOLVELLE_RETURN_IF_ERROR(require_servable(file, impl->info));
   VOLVELLE_RETURN_IF_ERROR(check_for_engine(file));
+  for (const std::string& warning : impl->info.warnings) {
+    if (options.log) options.log(LogLevel::kWarning, warning);
+  }
   VOLVELLE_ASSIGN_OR_RETURN(impl->info.fingerprint, fingerprint_of(file, options.cancel));
 
   engine::initialize();

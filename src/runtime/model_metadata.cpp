@@ -184,6 +184,18 @@ Status check_vocabulary(const GgufFile& file) {
   return {};
 }
 
+/// Byte-pair vocabularies are cut into words before they are merged; files converted long ago do
+/// not say how, and the engine then takes a rule that fits few models. The text still looks right.
+void warn_of_guessed_words(const GgufFile& file, ModelInfo& info) {
+  const std::string kind = file.string("tokenizer.ggml.model").value_or("");
+  const bool byte_pairs = kind == "gpt2" || kind == "hybriddna" || kind == "whitespace";
+  if (!byte_pairs || !file.string("tokenizer.ggml.pre").value_or("").empty()) return;
+  info.warnings.push_back(
+      "model: " + file.path.string() +
+      ": key 'tokenizer.ggml.pre' is missing, so the engine guesses how text is cut into words and "
+      "answers may be worse than the model's own; convert the model again");
+}
+
 }  // namespace
 
 Result<ModelInfo> read_model_info(const GgufFile& file) {
@@ -199,6 +211,7 @@ Result<ModelInfo> read_model_info(const GgufFile& file) {
   info.architecture = *architecture;
   const Keys keys(file, info.architecture);
   VOLVELLE_RETURN_IF_ERROR(check_vocabulary(file));
+  warn_of_guessed_words(file, info);
   VOLVELLE_RETURN_IF_ERROR(read_layers(keys, info));
   for (const char* name : {"attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"}) {
     const std::optional<double> epsilon = keys.number(name);

@@ -34,10 +34,11 @@ struct ModelInfo {
   std::int64_t n_vocab = 0;
   std::int64_t context_length = 0;  // trained
   RopeConfig rope;
+  std::vector<std::string> warnings;  // what the file leaves to a guess, one line each
 };
 
 struct ModelOptions {
-  LogSink log;  // engine messages; process-wide, the last loaded model's sink wins
+  LogSink log;  // warnings and engine messages; process-wide, the last loaded model's sink wins
   CancelToken cancel;
 };
 
