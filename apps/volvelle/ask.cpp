@@ -12,6 +12,7 @@
 #include "base/result_macros.hpp"
 #include "command.hpp"
 #include "conversation.hpp"
+#include "evidence.hpp"
 #include "generation.hpp"
 #include "options.hpp"
 #include "stored_memory.hpp"
@@ -28,7 +29,10 @@ struct AskFlags {
   SamplerFlags sampling;
   std::string file;
   std::string question;
+  std::int64_t evidence = 0;  // passages to show
 };
+
+constexpr std::int64_t kPassages = 3;
 
 void declare(CLI::App& app, AskFlags& flags) {
   app.add_option("FILE", flags.file, "Memory file that fold wrote")->required();
@@ -36,7 +40,11 @@ void declare(CLI::App& app, AskFlags& flags) {
   add_model_flags(app, flags.model, ModelFlag::kOptional);
   add_sampler_flags(app, flags.sampling);
   app.footer("timings.first_token_ms counts from the program's start (its static initialisation).");
-  add_unbuilt_option(app, "--evidence");
+  app.add_option("--evidence", flags.evidence,
+                 "Show the passages that question and answer attended to (how many; alone: 3)")
+      ->expected(0, 1)
+      ->default_str(std::to_string(kPassages))
+      ->check(CLI::Range(1, 1000));
 }
 
 struct Counts {
@@ -73,6 +81,14 @@ Result<DocumentTokens> tokenize_asked(const MemoryRecord& record, const Model& m
     return tokenize_conversation(model.tokenizer(), format, record.text, question);
   VOLVELLE_ASSIGN_OR_RETURN(const Conversation conversation, read_conversation(record));
   return tokenize_question(model.tokenizer(), format, conversation, question);
+}
+
+Status add_evidence(const EvidenceWatch& watch, const MemoryRecord& record, std::int64_t count,
+                    Report& report) {
+  VOLVELLE_ASSIGN_OR_RETURN(const auto passages, watch.passages(record.ranges, record.text, count));
+  report.json["evidence"] = evidence_json(passages, record.text, record.sources);
+  report.text = evidence_text(passages, record.text, record.sources, stdout_has_colour());
+  return {};
 }
 
 Result<Report> run(const AskFlags& flags, Console& console) {
@@ -114,6 +130,11 @@ Result<Report> run(const AskFlags& flags, Console& console) {
   VOLVELLE_RETURN_IF_ERROR(memory.truncate(n_cached));
   const auto rest = std::span(conversation.tokens).subspan(static_cast<std::size_t>(n_cached));
   const GenerateRequest request{rest, sampling, limit};
+  std::optional<EvidenceWatch> watch;
+  if (flags.evidence > 0) {
+    VOLVELLE_ASSIGN_OR_RETURN(
+        watch, EvidenceWatch::start(session, memory, record.text_begin_token, n_cached));
+  }
   VOLVELLE_ASSIGN_OR_RETURN(const Generated result,
                             generate_text(session, memory, request, sampler, console));
   console.stream("\n");
@@ -127,8 +148,10 @@ Result<Report> run(const AskFlags& flags, Console& console) {
     }
     console.note(note);
   }
-  return make_report(result, record.spec, {n_prompt, n_cached, load_ms, restore_ms},
-                     used_seed(sampling.options));
+  Report report = make_report(result, record.spec, {n_prompt, n_cached, load_ms, restore_ms},
+                              used_seed(sampling.options));
+  if (watch) VOLVELLE_RETURN_IF_ERROR(add_evidence(*watch, record, flags.evidence, report));
+  return report;
 }
 
 }  // namespace

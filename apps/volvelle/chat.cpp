@@ -42,6 +42,7 @@ constexpr std::array kHelp{
     "/undo          take the last turn back",
     "/reset         forget all turns; system prompt and document stay",
     "/memory        how full the memory is",
+    "/evidence      what the last question and answer attended to",
     "/save [FILE]   write the conversation to FILE (or that of --save)",
     "/load FILE     go on with the conversation or document of FILE",
     "/exit          end, as Ctrl-D does",
@@ -65,7 +66,6 @@ void declare(CLI::App& app, ChatFlags& flags) {
   std::string help = "Lines that begin with / are commands:";
   for (const char* const line : kHelp) help.append("\n  ").append(line);
   app.footer(help + "\nWith --json every turn is one object on its own line.");
-  add_unbuilt_option(app, "--evidence");
 }
 
 Status check_flags(const ChatFlags& flags) {
@@ -171,6 +171,7 @@ class Chat {
   void take_turn(const std::string& text);
   Status take_command(const std::string& name, const std::string& argument);
   Status show_memory();
+  Status show_evidence();
   Status save(const std::string& name);
   void report(const Error& error);
   Json turn_json(const TurnReport& turn) const;
@@ -227,7 +228,8 @@ void Chat::take_line(const std::string& line) {
 
 Status Chat::take_command(const std::string& name, const std::string& argument) {
   const bool takes_file = name == "/save" || name == "/load";
-  const std::array known{"/help", "/undo", "/reset", "/memory", "/exit", "/save", "/load"};
+  const std::array known{"/help",     "/undo", "/reset", "/memory",
+                         "/evidence", "/exit", "/save",  "/load"};
   if (std::find(known.begin(), known.end(), name) == known.end()) {
     return Error{
         ErrorCode::kInvalidArgument,
@@ -240,6 +242,7 @@ Status Chat::take_command(const std::string& name, const std::string& argument) 
   if (name == "/exit") ended_ = true;
   if (name == "/undo") return session_.undo();
   if (name == "/memory") return show_memory();
+  if (name == "/evidence") return show_evidence();
   if (name == "/reset") session_.reset();
   if (name == "/save") return save(argument);
   if (name == "/help") {
@@ -261,6 +264,19 @@ Status Chat::show_memory() {
       "memory '{}': {} of {} tokens ({:.1f} %), {} turns, {} of rows", gauge.spec, gauge.n_tokens,
       gauge.limit, 100.0 * static_cast<double>(gauge.n_tokens) / static_cast<double>(gauge.limit),
       session_.conversation().turns.size(), human_bytes(gauge.row_bytes)));
+  return {};
+}
+
+Status Chat::show_evidence() {
+  constexpr std::int64_t kPassages = 3;
+  VOLVELLE_ASSIGN_OR_RETURN(const auto found, session_.evidence(kPassages));
+  const auto& [passages, record] = found;
+  if (console_.json()) {
+    const Json rows = evidence_json(passages, record.text, record.sources);
+    console_.print(to_line({{"evidence", rows}}) + "\n");
+    return {};
+  }
+  console_.print(evidence_text(passages, record.text, record.sources, stdout_has_colour()));
   return {};
 }
 

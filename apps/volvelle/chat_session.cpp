@@ -113,6 +113,31 @@ Result<Gauge> ChatSession::gauge() const {
                to_string(memory_.spec())};
 }
 
+Result<ChatSession::Evidence> ChatSession::evidence(std::int64_t count) {
+  const auto nothing = [](const char* why) {
+    return Error{ErrorCode::kInvalidArgument, std::string("/evidence: ") + why};
+  };
+  if (conversation_.turns.empty()) return nothing("nothing was asked yet");
+  Conversation earlier = conversation_;
+  earlier.turns.pop_back();
+  if (earlier.empty()) return nothing("nothing was said before the question");
+  VOLVELLE_ASSIGN_OR_RETURN(const DocumentTokens said,
+                            tokenize_so_far(machine_.model.tokenizer(), machine_.format, earlier));
+  const std::int64_t begin = said.text_begin_token;
+  const std::int64_t end = common_prefix(memory_.tokens(), said.tokens);
+  if (end <= begin || end == memory_.length()) return nothing("the turn is no longer in memory");
+  const std::vector<TokenId> turn(memory_.tokens().begin() + end, memory_.tokens().end());
+  ContextMemory branch = memory_.clone();
+  VOLVELLE_RETURN_IF_ERROR(branch.truncate(end));
+  VOLVELLE_ASSIGN_OR_RETURN(const EvidenceWatch watch,
+                            EvidenceWatch::start(machine_.session, branch, begin, end));
+  VOLVELLE_RETURN_IF_ERROR(machine_.session.step(branch, turn, Logits::kNone));
+  Evidence found;
+  write_conversation(earlier, found.record);
+  VOLVELLE_ASSIGN_OR_RETURN(found.passages, watch.passages(said.ranges, found.record.text, count));
+  return found;
+}
+
 // The memory is brought to exactly what the conversation holds: turns that were taken back must not
 // be in the file.
 Result<std::uint64_t> ChatSession::save(const std::filesystem::path& path, Console& console) {

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "conversation.hpp"
+#include "evidence.hpp"
 #include "generation.hpp"
 #include "volvelle/memory/memory_file.hpp"
 
@@ -61,6 +62,13 @@ class ChatSession {
   /// Takes the last turn back.
   Status undo();
   Result<Gauge> gauge() const;
+  /// Passages that the last question and its answer attended to, in the text of
+  /// write_conversation(). Runs both once more, on a branch of the memory.
+  struct Evidence {
+    std::vector<Passage> passages;
+    MemoryRecord record;  // text and sources
+  };
+  Result<Evidence> evidence(std::int64_t count);
   /// Writes a memory file that load() continues exactly.
   Result<std::uint64_t> save(const std::filesystem::path& path, Console& console);
   /// Goes on with the conversation or document of a file; on an error everything stays as it is.
