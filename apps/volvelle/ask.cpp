@@ -83,6 +83,15 @@ Result<DocumentTokens> tokenize_asked(const MemoryRecord& record, const Model& m
   return tokenize_question(model.tokenizer(), format, conversation, question);
 }
 
+void print_note(const std::string& spec, std::int64_t n_cached, std::int64_t n_prompt,
+                const std::optional<double>& first_token_ms, Console& console) {
+  if (console.json()) return;
+  std::string note =
+      fmt::format("memory '{}': {} tokens from the file, {} read", spec, n_cached, n_prompt);
+  if (first_token_ms) note += fmt::format(", first token after {:.2f} s", *first_token_ms / 1e3);
+  console.note(note);
+}
+
 Status add_evidence(const EvidenceWatch& watch, const MemoryRecord& record, std::int64_t count,
                     Report& report) {
   VOLVELLE_ASSIGN_OR_RETURN(const auto passages, watch.passages(record.ranges, record.text, count));
@@ -140,14 +149,7 @@ Result<Report> run(const AskFlags& flags, Console& console) {
   console.stream("\n");
   VOLVELLE_RETURN_IF_ERROR(require_whole(result.generation));
   const std::int64_t n_prompt = n_tokens - n_cached;
-  if (!console.json()) {
-    std::string note = fmt::format("memory '{}': {} tokens from the file, {} read", record.spec,
-                                   n_cached, n_prompt);
-    if (result.first_token_ms) {
-      note += fmt::format(", first token after {:.2f} s", *result.first_token_ms / 1e3);
-    }
-    console.note(note);
-  }
+  print_note(record.spec, n_cached, n_prompt, result.first_token_ms, console);
   Report report = make_report(result, record.spec, {n_prompt, n_cached, load_ms, restore_ms},
                               used_seed(sampling.options));
   if (watch) VOLVELLE_RETURN_IF_ERROR(add_evidence(*watch, record, flags.evidence, report));
