@@ -4,6 +4,7 @@
 #include "volvelle/runtime/session.hpp"
 
 #include <algorithm>
+#include <stdexcept>
 #include <string>
 
 #include "base/result_macros.hpp"
@@ -182,6 +183,7 @@ Status Session::Impl::check(std::span<const SequenceStep> steps) const {
                                                   std::to_string(options.max_sequences)};
   }
   for (std::size_t i = 0; i < steps.size(); ++i) {
+    if (steps[i].memory == nullptr) throw std::logic_error("Session::step(): a step has no memory");
     const ContextMemory& memory = *steps[i].memory;
     const auto same = [&](const SequenceStep& other) { return other.memory == &memory; };
     if (std::any_of(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(i), same)) {
