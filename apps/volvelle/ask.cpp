@@ -142,7 +142,8 @@ Result<Report> run(const AskFlags& flags, Console& console) {
   std::optional<EvidenceWatch> watch;
   if (flags.evidence > 0) {
     VOLVELLE_ASSIGN_OR_RETURN(
-        watch, EvidenceWatch::start(session, memory, record.text_begin_token, n_cached));
+        auto started, EvidenceWatch::start(session, memory, record.text_begin_token, n_cached));
+    watch.emplace(std::move(started));
   }
   VOLVELLE_ASSIGN_OR_RETURN(const Generated result,
                             generate_text(session, memory, request, sampler, console));
