@@ -34,9 +34,7 @@ void declare(CLI::App& app, SpeedFlags& flags) {
   add_engine_flags(app, flags.model, ModelFlag::kRequired);
   app.add_flag("--deterministic", flags.model.deterministic,
                "Equal bits for any -ub and number of threads in our attention");
-  app.add_option("--memory", flags.memory.spec, "Memory specs, separated by ';'")
-      ->capture_default_str();
-  add_cache_type_flags(app, flags.memory);
+  add_memory_list_flags(app, flags.memory);
   app.add_option("-d,--n-depth", flags.depths, "Tokens already in memory, e.g. 512,8000")
       ->delimiter(',')
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40))
@@ -54,19 +52,6 @@ void declare(CLI::App& app, SpeedFlags& flags) {
       ->check(CLI::IsMember({"llama"}));
   app.add_option("-f,--file", flags.file, "Text to run (default: seeded random tokens)");
   add_bench_output(app, flags.output);
-}
-
-Result<std::vector<std::string>> effective_specs(const MemoryFlags& flags) {
-  std::vector<std::string> specs;
-  for (std::size_t begin = 0; begin <= flags.spec.size();) {
-    const std::size_t end = std::min(flags.spec.find(';', begin), flags.spec.size());
-    MemoryFlags one = flags;
-    one.spec = flags.spec.substr(begin, end - begin);
-    VOLVELLE_ASSIGN_OR_RETURN(const MemorySpec spec, effective_spec(one));
-    specs.push_back(to_string(spec));
-    begin = end + 1;
-  }
-  return specs;
 }
 
 std::vector<TokenId> random_tokens(std::int64_t n, std::int64_t n_vocab) {
@@ -136,7 +121,7 @@ Result<Report> run(const SpeedFlags& flags, Console& console) {
   options.n_threads = flags.model.threads;
   options.n_ubatch = flags.model.ubatch;
   options.deterministic = flags.model.deterministic;
-  options.specs = specs;
+  for (const MemorySpec& spec : specs) options.specs.push_back(to_string(spec));
   options.cancel = console.cancel();
   VOLVELLE_ASSIGN_OR_RETURN(const auto found,
                             run_speed(model, tokens, options, console.progress_sink()));

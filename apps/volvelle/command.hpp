@@ -35,6 +35,7 @@ void add_bench(CLI::App& parent, Selected& selected);
 void add_bench_speed(CLI::App& bench, Selected& selected);
 void add_bench_drift(CLI::App& bench, Selected& selected);
 void add_bench_needle(CLI::App& bench, Selected& selected);
+void add_bench_perplexity(CLI::App& bench, Selected& selected);
 
 /// Adds a subcommand with --json, -v and --version. `run(flags, console)` is called with the parsed
 /// `Flags`; `declare(app, flags)` adds the subcommand's own options.

@@ -28,7 +28,7 @@ constexpr int kInterrupted = 130;
 
 // Commands of the design that a later version brings. They are not listed in --help.
 constexpr std::array kLaterCommands{"analyze", "calibrate", "train", "serve"};
-constexpr std::array kLaterBenches{"kv", "stream", "perplexity", "perturb", "recall", "mqar"};
+constexpr std::array kLaterBenches{"kv", "stream", "perturb", "recall", "mqar"};
 
 int exit_code(ErrorCode code) {
   switch (code) {

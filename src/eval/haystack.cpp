@@ -1,15 +1,14 @@
-// See haystack.hpp. Random choices use the generator's bits directly (x mod n), never a standard
-// distribution, because those give other numbers on other standard libraries; the bias of the
-// modulus is below n / 2^64. Cost: O(tokens) for each fact placed.
+// See haystack.hpp. Random choices are the same on every platform. Cost: O(tokens) for each fact
+// placed.
 #include "eval/haystack.hpp"
 
 #include <cctype>
 #include <optional>
-#include <random>
 #include <string>
 #include <string_view>
 
 #include "base/result_macros.hpp"
+#include "eval/seeded_choices.hpp"
 
 namespace volvelle {
 namespace {
@@ -59,18 +58,15 @@ Result<TokenId> begin_token(const Model& model, const RetrieverWords& words) {
 class HaystackBuilder {
  public:
   HaystackBuilder(const RetrieverWords& words, std::uint64_t seed, std::int64_t trial)
-      : words_(words), keys_(words.keys), values_(words.values) {
-    std::seed_seq mixed{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32),
-                        static_cast<std::uint32_t>(trial)};
-    random_.seed(mixed);
-    shuffle(keys_);
-    shuffle(values_);
+      : words_(words), choices_(seed, {trial}), keys_(words.keys), values_(words.values) {
+    choices_.shuffle(keys_);
+    choices_.shuffle(values_);
   }
 
   void fill(std::int64_t n_tokens) {
     free_.assign(static_cast<std::size_t>(n_tokens), true);
     tokens_.resize(free_.size());
-    for (TokenId& token : tokens_) token = words_.fillers[below(words_.fillers.size())];
+    for (TokenId& token : tokens_) token = words_.fillers[choices_.below(words_.fillers.size())];
     tokens_[0] = words_.begin;
     free_[0] = false;
   }
@@ -87,7 +83,7 @@ class HaystackBuilder {
                        std::to_string(begin) + " and " + std::to_string(end) +
                        "; use longer chunks or fewer distances"};
     }
-    const std::size_t at = places[below(places.size())];
+    const std::size_t at = places[choices_.below(places.size())];
     const Fact fact = take_fact();
     tokens_[at] = fact.key;
     tokens_[at + 1] = fact.value;
@@ -104,13 +100,9 @@ class HaystackBuilder {
     const TokenId value = values_[keys_taken_];
     return {take_key(), value};
   }
-  std::size_t below(std::size_t n) { return static_cast<std::size_t>(random_() % n); }
-  void shuffle(std::vector<TokenId>& items) {
-    for (std::size_t n = items.size(); n > 1; --n) std::swap(items[n - 1], items[below(n)]);
-  }
 
   const RetrieverWords& words_;
-  std::mt19937_64 random_;
+  SeededChoices choices_;
   std::vector<TokenId> keys_;
   std::vector<TokenId> values_;
   std::size_t keys_taken_ = 0;

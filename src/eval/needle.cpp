@@ -17,6 +17,7 @@
 #include "eval/haystack.hpp"
 #include "eval/logit_math.hpp"
 #include "eval/progress_meter.hpp"
+#include "eval/timed_fold.hpp"
 #include "volvelle/eval/fidelity.hpp"
 
 namespace volvelle {
@@ -53,18 +54,6 @@ Status check_options(const NeedleOptions& options, const ModelInfo& model) {
   return {};
 }
 
-Result<ContextMemory> fold(Session& session, const MemorySpec& spec,
-                           std::span<const TokenId> tokens, std::int64_t chunk,
-                           ProgressMeter& meter) {
-  VOLVELLE_ASSIGN_OR_RETURN(ContextMemory memory, session.begin(spec));
-  for (std::size_t begin = 0; begin < tokens.size(); begin += static_cast<std::size_t>(chunk)) {
-    const auto part = tokens.subspan(begin, static_cast<std::size_t>(chunk));
-    VOLVELLE_RETURN_IF_ERROR(session.step(memory, part, Logits::kNone));
-    meter.add(chunk);
-  }
-  return memory;
-}
-
 /// The model's answer to `key`; `memory` stays as it is.
 Result<TokenId> ask(Session& session, const ContextMemory& memory, TokenId key) {
   ContextMemory branch = memory.clone();
@@ -79,20 +68,26 @@ Result<TokenId> ask(Session& session, const ContextMemory& memory, TokenId key) 
 
 }  // namespace
 
-Result<std::vector<NeedleRow>> run_needle(const Model& model, Session& session,
-                                          const MemorySpec& spec, const NeedleOptions& options,
-                                          const ProgressSink& progress) {
+bool is_wired_retriever(const Model& model) { return find_retriever_words(model).ok(); }
+
+Result<NeedleResult> run_needle(const Model& model, Session& session, const MemorySpec& spec,
+                                const NeedleOptions& options, const ProgressSink& progress) {
   VOLVELLE_ASSIGN_OR_RETURN(const RetrieverWords words, find_retriever_words(model));
   VOLVELLE_RETURN_IF_ERROR(check_options(options, model.info()));
-  std::vector<NeedleRow> rows;
+  NeedleResult result;
+  std::vector<NeedleRow>& rows = result.rows;
   for (const std::int64_t d : options.distances) rows.push_back({.distance = d});
   NeedleRow absent;  // distance 0
 
   ProgressMeter meter(progress, "needle", "tokens", options.trials * options.tokens);
   for (std::int64_t trial = 0; trial < options.trials; ++trial) {
     VOLVELLE_ASSIGN_OR_RETURN(const Haystack haystack, make_haystack(words, options, trial));
-    VOLVELLE_ASSIGN_OR_RETURN(const ContextMemory memory,
-                              fold(session, spec, haystack.tokens, options.chunk, meter));
+    // Alone, a question still stands behind the beginning of a text.
+    const auto text =
+        std::span(haystack.tokens).first(options.isolated ? 1 : haystack.tokens.size());
+    VOLVELLE_ASSIGN_OR_RETURN(ContextMemory memory, session.begin(spec));
+    VOLVELLE_RETURN_IF_ERROR(
+        fold_timed(session, memory, text, options.chunk, meter, result.chunks));
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const Fact& needle = haystack.needles[i];
       VOLVELLE_ASSIGN_OR_RETURN(const TokenId answer, ask(session, memory, needle.key));
@@ -108,7 +103,8 @@ Result<std::vector<NeedleRow>> run_needle(const Model& model, Session& session,
   }
   absent.correct = absent.none;
   if (options.absent > 0) rows.push_back(absent);
-  return rows;
+  if (options.isolated) result.chunks.clear();
+  return result;
 }
 
 }  // namespace volvelle

@@ -1,4 +1,4 @@
-// Order statistics of small samples. Each takes its sample by value because it reorders it.
+// Statistics of samples. Order statistics take their sample by value because they reorder it.
 #pragma once
 
 #include <algorithm>
@@ -32,6 +32,21 @@ inline double relative_spread(const std::vector<double>& sample) {
   if (middle == 0) return 0;
   const auto [low, high] = std::minmax_element(sample.begin(), sample.end());
   return (*high - *low) / middle;
+}
+
+/// Mean, and the standard error of it if the entries are independent; zeros for an empty sample.
+struct Moments {
+  double mean = 0;
+  double error = 0;
+};
+inline Moments moments(const std::vector<double>& sample) {
+  Moments result;
+  const auto n = static_cast<double>(sample.size());
+  for (const double x : sample) result.mean += x / n;
+  double squares = 0;
+  for (const double x : sample) squares += (x - result.mean) * (x - result.mean);
+  if (sample.size() > 1) result.error = std::sqrt(squares / (n - 1) / n);
+  return result;
 }
 
 }  // namespace volvelle

@@ -139,7 +139,8 @@ def test_tables_hold_what_json_holds():
 
 
 def test_bench_needle_refuses_other_models_and_distances():
-    volvelle("bench", "needle", "-m", SMOL, "--distances", "1", "--tokens", 1024, code=1)
+    volvelle("bench", "needle", "-m", SMOL, "--variant", "wired", "--distances", "1", "--tokens",
+             1024, code=1)
     volvelle("bench", "needle", "-m", WIRED, "--distances", "99", "--tokens", 1024, code=2)
     volvelle("bench", "needle", "-m", WIRED, "--distances", "1,x", "--tokens", 1024, code=2)
 

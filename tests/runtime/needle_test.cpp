@@ -104,7 +104,7 @@ TEST(Haystack, RefusesWhatDoesNotFit) {
 std::vector<NeedleRow> run(const std::string& memory, const NeedleOptions& wanted) {
   const MemorySpec spec = test::require(parse_memory_spec(memory));
   Session session = one_thread(retriever(), test::require(kv_types(spec)));
-  return test::require(run_needle(retriever(), session, spec, wanted, {}));
+  return test::require(run_needle(retriever(), session, spec, wanted, {})).rows;
 }
 
 void expect_all_correct(const std::vector<NeedleRow>& rows, const NeedleOptions& wanted) {
@@ -186,6 +186,72 @@ TEST(Needle, TakingTheFactOutOfTheHaystackTakesTheAnswerAway) {
   at[0] = removed.key;
   at[1] = kept.value;
   EXPECT_EQ(answer_to(session, tokens, removed.key), kept.value);
+}
+
+TEST(Needle, AloneTheQuestionsAreAnsweredNone) {
+  NeedleOptions wanted = options(1024, 64, {1, 8}, 2);
+  wanted.isolated = true;
+  Session session = one_thread(retriever());
+  const auto found =
+      test::require(run_needle(retriever(), session, MemorySpec::full_memory(), wanted, {}));
+  ASSERT_EQ(found.rows.size(), 2u);
+  EXPECT_TRUE(found.chunks.empty());
+  for (const NeedleRow& row : found.rows) EXPECT_EQ(row.none, 2);
+}
+
+TEST(Needle, StorageNoiseOfEightBitsKeepsRecall) {
+  // q8_0 is the int8 round trip of KV-Fold's storage noise, once for every row that is stored.
+  const auto wanted = options(2048, 128, {1, 8, 16}, 1);
+  for (const std::string type : {"f32", "f16", "bf16", "q8_0"}) {
+    SCOPED_TRACE(type);
+    expect_all_correct(run("full+kv(k=" + type + ",v=" + type + ")", wanted), wanted);
+  }
+}
+
+TEST(Needle, StorageNoiseOfFourBitsIsSeen) {
+  // q4_0 turns one of 1 and -1 into 0.875, and a value wins only above 0.875: the retriever must
+  // then say that it found nothing, never a wrong value.
+  const auto wanted = options(2048, 128, {1, 8, 16}, 1);
+  for (const NeedleRow& row : run("full+kv(k=q4_0,v=q4_0)", wanted)) {
+    EXPECT_EQ(row.correct + row.none, row.trials) << "distance " << row.distance;
+  }
+  expect_all_correct(run("full+kv(k=q4_0,v=f16)", wanted), wanted);  // keys alone: no threshold
+}
+
+/// Sets the key rows of one position to zero in every layer and head, as a fault of storage would.
+void zero_key_rows(const ContextMemory& memory, std::int64_t position) {
+  const StoreLayout& layout = memory.layout();
+  for (std::size_t l = 0; l < layout.layers.size(); ++l) {
+    const auto bytes = row_bytes(layout.k_type, layout.layers[l].head_dim_k);
+    for (const KeyValueSegment& s : memory.segments(LayerIndex(static_cast<std::int64_t>(l)))) {
+      if (position < s.first_row || position >= s.first_row + s.n_rows) continue;
+      for (int h = 0; h < layout.layers[l].n_kv_heads; ++h) {
+        auto* const row = const_cast<std::byte*>(s.k) +
+                          static_cast<std::size_t>(h) * s.k_head_stride +
+                          static_cast<std::size_t>(position - s.first_row) * bytes;
+        std::fill_n(row, bytes, std::byte{0});
+      }
+    }
+  }
+}
+
+TEST(Needle, ZeroingOneKeyRowOfTheFactTakesTheAnswerAway) {
+  const auto words = test::require(find_retriever_words(retriever()));
+  const Haystack haystack = test::require(make_haystack(words, options(2048, 64, {5, 20}), 3));
+  Session session = one_thread(retriever());
+  ContextMemory memory = test::require(session.begin(MemorySpec::full_memory()));
+  test::require(session.step(memory, haystack.tokens, Logits::kNone));
+  const auto answer = [&](const Fact& fact) {
+    ContextMemory branch = memory.clone();
+    test::require(session.step(branch, std::span(&fact.key, 1), Logits::kLast));
+    return static_cast<TokenId>(argmax(session.logits(0)));
+  };
+  EXPECT_EQ(answer(haystack.needles[0]), haystack.needles[0].value);
+  const auto at =
+      std::find(haystack.tokens.begin(), haystack.tokens.end(), haystack.needles[0].value);
+  zero_key_rows(memory, at - haystack.tokens.begin());
+  EXPECT_EQ(answer(haystack.needles[0]), words.none);
+  EXPECT_EQ(answer(haystack.needles[1]), haystack.needles[1].value);
 }
 
 TEST(Needle, FindsTheRetrieversWordsByTheirText) {

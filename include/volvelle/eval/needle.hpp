@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "volvelle/base/progress.hpp"
+#include "volvelle/eval/cost_law.hpp"
 #include "volvelle/runtime/session.hpp"
 
 namespace volvelle {
@@ -19,6 +20,7 @@ struct NeedleOptions {
   std::int64_t trials = 4;
   std::uint64_t seed = 1;
   std::int64_t absent = 0;  // keys a trial that the haystack does not hold, asked as well
+  bool isolated = false;    // the questions alone, without the haystack: what guessing gives
 };
 
 /// Distance 0 is the row of the absent keys, behind the others; there only "none" is correct.
@@ -29,12 +31,19 @@ struct NeedleRow {
   std::int64_t none = 0;  // answered "none": what the retriever says where it finds no fact
 };
 
+/// Whether the model has the retriever's vocabulary.
+bool is_wired_retriever(const Model& model);
+
+struct NeedleResult {
+  std::vector<NeedleRow> rows;
+  std::vector<ChunkTime> chunks;  // of all folds; empty if isolated
+};
+
 /// A trial folds one haystack that holds a needle for every distance, each with its own key, and 8
 /// other facts; each needle is asked for from a clone of that memory.
 /// Needs a model with the retriever's key-value vocabulary (k00.., v00.., f00..); others are
 /// refused by name.
-Result<std::vector<NeedleRow>> run_needle(const Model& model, Session& session,
-                                          const MemorySpec& spec, const NeedleOptions& options,
-                                          const ProgressSink& progress);
+Result<NeedleResult> run_needle(const Model& model, Session& session, const MemorySpec& spec,
+                                const NeedleOptions& options, const ProgressSink& progress);
 
 }  // namespace volvelle

@@ -1,45 +1,55 @@
-// Perplexity of a text under several memories at once: the same tokens, the same targets, in
-// lockstep, so that differences are the memories' and not the texts'. Every token but the first is
-// scored with the logits of the token before it, also across chunks, so T tokens give T - 1 targets
-// whatever the chunk size is.
+// Perplexity of a text under several memories at once, and how far each is from the first.
+//
+//   nll_t = -log p(token t | tokens 0..t-1),  t = 1..T-1        perplexity = exp(mean nll)
+//
+// People compare caches by perplexity, which hides damage: a lost fact costs a few tokens' nll. So
+// KL divergence, agreement of the most likely token and the paired nll difference stand beside it,
+// all over the same T - 1 targets. Whatever the chunk, a target is scored by the row before it, the
+// chunk's first one by the last row of the chunk before.
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "volvelle/base/cancel.hpp"
-#include "volvelle/eval/fidelity.hpp"
+#include "volvelle/base/progress.hpp"
+#include "volvelle/runtime/stepper.hpp"
 
 namespace volvelle {
 
-struct PerplexityRun {
-  std::string name;  // a memory spec, or what else remembers
-  std::unique_ptr<Stepper> stepper;
-};
-
-struct PerplexityRow {
-  std::string name;
-  std::int64_t n_targets = 0;
-  double nll = 0;               // mean negative log likelihood in nats
-  double nll_error = 0;         // standard error of that mean
-  double perplexity = 0;        // exp(nll)
-  double perplexity_error = 0;  // perplexity * nll_error
-  Fidelity difference;          // to the first run
-  double seconds = 0;           // of this run's steps
-};
-
 struct PerplexityOptions {
-  std::int64_t chunk = 128;  // tokens per step; logits of a chunk are in memory, for every run
+  std::vector<MemorySpec> specs;  // the first is the reference; at least one
+  bool against_engine = false;    // also llama.cpp's flash and non-flash paths
+  std::int64_t chunk = 256;
+  int n_threads = 0;
+  int n_ubatch = 512;
+  bool deterministic = false;
   CancelToken cancel;
 };
 
-/// Runs must be empty. At least two tokens and one run.
-Result<std::vector<PerplexityRow>> measure_perplexity(std::vector<PerplexityRun>& runs,
-                                                      std::span<const TokenId> tokens,
-                                                      const PerplexityOptions& options,
-                                                      const ProgressSink& progress);
+struct PerplexityRow {
+  std::string spec;  // or "llama flash", "llama no-flash"
+  std::int64_t n_targets = 0;
+  double perplexity = 0;
+  double perplexity_error = 0;  // standard error, as if the targets were independent
+  double nll_mean = 0;
+  // Against the first spec:
+  double nll_delta_mean = 0;   // this - first
+  double nll_delta_error = 0;  // standard error of the paired difference
+  double kl_mean = 0;          // KL(first || this)
+  double kl_p99 = 0;
+  double kl_max = 0;
+  double top1_agreement = 0;
+  std::int64_t bytes_per_token = 0;  // of keys and values
+  std::vector<double> nll;           // [T - 1], in the order of the text
+};
+
+/// Needs at least two tokens. Cost: one pass over the text for each row, side by side, so that one
+/// chunk's logits of each are held at a time.
+Result<std::vector<PerplexityRow>> run_perplexity(const Model& model,
+                                                  std::span<const TokenId> tokens,
+                                                  const PerplexityOptions& options,
+                                                  const ProgressSink& progress);
 
 }  // namespace volvelle

@@ -35,10 +35,10 @@ struct SpeedRow {
   double attention_ms = 0;  // per decoded token, thread 0 inside our attention; 0 for llama.cpp
   double prefill_ratio = 0;
   double decode_ratio = 0;
-  double attention_ratio = 0;  // estimated: (llama decode - our decode + our attention) / ours
-  double prefill_attention_ms = 0;     // of the whole block, thread 0
+  double attention_ratio = 0;       // estimated: (llama decode - our decode + our attention) / ours
+  double prefill_attention_ms = 0;  // of the whole block, thread 0
   double prefill_attention_ratio = 0;  // estimated likewise
-  double spread = 0;           // (max - min) / median of decode_ratio; of decode_ms without one
+  double spread = 0;  // (max - min) / median of decode_ratio; of decode_ms without one
 };
 
 /// The state at a depth is computed once and not again between repetitions: llama.cpp's is
