@@ -34,7 +34,7 @@ void one_row_at_a_time(const DecodeBlock& block) {
       }
       s[t] = hn::GetLane(hn::SumOfLanes(d, sum));
     }
-    block_softmax<FloatTag>(block, row, n, s);
+    block_softmax(block, row, n, s);
     float* o = block.o + row * block.o_stride;
     for (std::int64_t i = 0; i < block.head_dim_v; i += kLanes) {
       FloatVec sum = hn::Load(d, o + i);
@@ -54,7 +54,7 @@ void four_rows_without_prefetch(const DecodeBlock& block) {
   int first = 0;
   for (int parts = (block.n_queries + kSubGroup - 1) / kSubGroup; parts > 0; --parts) {
     const int count = (block.n_queries - first + parts - 1) / parts;
-    attend_sub_group<FloatTag, false>(block, first, count, n);
+    attend_sub_group<false>(block, first, count, n);
     first += count;
   }
 }
@@ -77,7 +77,7 @@ void d3(const DecodeBlock& block) { attend_decode_block(block); }
 }  // namespace
 
 std::vector<DecodeRung> decode_rungs() {
-  return {{"d1 row by row", d1}, {"d2 four rows", d2}, {"d3 + prefetch (library)", d3}};
+  return {{"d1 row by row", d1, true}, {"d2 four rows", d2}, {"d3 + prefetch (library)", d3}};
 }
 
 }  // namespace bench

@@ -7,26 +7,14 @@
 //                    float precision even where |m| is large
 #include "attention/output.hpp"
 
-#include <bit>
 #include <cmath>
 #include <limits>
 
 #include "attention/rows.hpp"
+#include "kernels/scale_row.hpp"
 
 namespace volvelle {
 namespace {
-
-/// out = o * factor; + 0 turns a negative zero into zero, so that bits do not depend on skipped
-/// zero weights.
-bool write_scaled(const float* __restrict o, float factor, int n, float* __restrict out) noexcept {
-  constexpr std::uint32_t kExponent = 0x7F800000u;
-  std::uint32_t bad = 0;
-  for (int i = 0; i < n; ++i) {
-    out[i] = o[i] * factor + 0.0f;
-    bad |= (std::bit_cast<std::uint32_t>(out[i]) & kExponent) == kExponent ? 1u : 0u;
-  }
-  return bad == 0;
-}
 
 struct Denominator {
   double m = 0.0;  // base 2, after the sink
@@ -64,7 +52,7 @@ bool write_output(const AttendTask& task, std::int64_t token, int head,
   if (!wants_state) {
     const bool finite = std::isfinite(sum.d) && std::isfinite(sum.m);
     return (!sees_rows ||
-            write_scaled(state.o, static_cast<float>(sum.shrink / sum.d), shape.head_dim_v, out)) &&
+            scale_row(state.o, static_cast<float>(sum.shrink / sum.d), shape.head_dim_v, out)) &&
            finite;
   }
   const float natural = static_cast<float>(sum.m * kLn2);
@@ -72,8 +60,8 @@ bool write_output(const AttendTask& task, std::int64_t token, int head,
   task.m[index] = natural;
   task.d[index] = static_cast<float>(sum.d * rounding);
   const bool finite = std::isfinite(task.m[index]) && std::isfinite(task.d[index]);
-  return (!sees_rows || write_scaled(state.o, static_cast<float>(sum.shrink * rounding),
-                                     shape.head_dim_v, out)) &&
+  return (!sees_rows ||
+          scale_row(state.o, static_cast<float>(sum.shrink * rounding), shape.head_dim_v, out)) &&
          finite;
 }
 

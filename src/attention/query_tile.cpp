@@ -176,8 +176,7 @@ QueryTile query_tile(const AttendTask& task, int head, std::int64_t first_token,
 
 bool attend_query_tile(const QueryTile& t, KeyValueRun* runs) noexcept {
   open_tile(t);
-  std::fill_n(t.merged.m, t.padded_rows, 0.0f);  // empty: neither it nor o is looked at
-  std::fill_n(t.merged.d, t.padded_rows, 0.0f);
+  std::fill_n(t.merged.d, t.padded_rows, 0.0f);  // empty: m and o are not looked at
   std::int64_t last = -1;
   const RowRange all{0, std::max(t.last_visible().sink_end, t.last_visible().end)};
   for_each_key_tile(t, all, [&](RowRange tile) {
@@ -187,8 +186,11 @@ bool attend_query_tile(const QueryTile& t, KeyValueRun* runs) noexcept {
   });
   bool finite = true;
   for (std::int64_t r = 0; r < t.rows; ++r) {
-    const RowStates row = t.merged.from(r);
-    merge_state(row, t.states.from(r), t.task->shape.head_dim_v);
+    RowStates row = t.states.from(r);
+    if (*t.merged.from(r).d != 0.0f) {
+      merge_state(t.merged.from(r), row, t.task->shape.head_dim_v);
+      row = t.merged.from(r);
+    }
     finite = write_output(*t.task, t.token_of(r), t.head_of(r), {row.o, *row.m, *row.d}) && finite;
   }
   return finite;

@@ -56,7 +56,7 @@ Result<AttendWorkspace> AttendWorkspace::create(int max_threads, int max_heads, 
   // One token's rows of one KV head (at most max_heads) always fit a query tile; groups are padded
   // to whole vectors.
   const std::int64_t rows = std::max<std::int64_t>(kTileQueryRows, max_heads) + kMaxGroupRows;
-  const std::int64_t decode_rows = max_heads * kDecodeMaxTokens;
+  const std::int64_t decode_rows = std::max<std::int64_t>(max_heads, kDecodeMaxQueries);
   impl->decode_slot_floats = states_floats(decode_rows, pad_lanes(max_head_dim_v));
   impl->arena_floats = 2 * impl->decode_slot_floats +
                        std::max(tiled_floats(rows, max_head_dim_k, max_head_dim_v),

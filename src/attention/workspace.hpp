@@ -41,11 +41,6 @@ constexpr std::int64_t tiled_floats(std::int64_t rows, std::int64_t dim_k,
   return rows * k + 2 * states_floats(rows, v) + kTileKeys * (k + v) + kTileKeys * kMaxGroupRows;
 }
 
-/// At most this many query tokens of a task take the decode path.
-constexpr std::int64_t decode_max_tokens(const AttentionShape&) noexcept {
-  return kDecodeMaxTokens;
-}
-
 /// Where a query row's states are closed and merged: at multiples of this many rows, counted from
 /// row 0. A function of what the token sees alone, so that its bits do not depend on the call;
 /// never more than kMaxPartitions of them.

@@ -31,6 +31,14 @@ constexpr std::ptrdiff_t kPrefetchL1Bytes = 1024;
 constexpr int kSubGroup = 4;  // heads per pass over the block
 constexpr std::int64_t kScoreStride = kDecodeBlockMax;
 
+// Half vectors on AVX-512, where mixing wide ones into a pass of short ones slows that down.
+#if HWY_TARGET == HWY_AVX3
+using ShortTag = hn::Half<FloatTag>;
+#else
+using ShortTag = FloatTag;
+#endif
+using ShortVec = hn::Vec<ShortTag>;
+
 /// Four row pointers at a time from a list of runs; the last row is repeated when less than four
 /// are left.
 class QuadWalker {
@@ -83,16 +91,15 @@ template <class DF, ElementType E, int NR>
 class RowGroup {
  public:
   static constexpr std::int64_t kChunk = chunk_elements<DF, E>();
-  static constexpr std::int64_t kChunkBytes = chunk_bytes<DF, E>();
 
   explicit HWY_INLINE RowGroup(const std::byte* const* rows) : rows_(rows) {}
 
   /// Goes to the chunk that begins with element i.
   HWY_INLINE void open(std::int64_t i) {
-    at_ = i / kChunk * kChunkBytes;
+    at_ = byte_of<E>(i);
     if constexpr (is_block_quantized(E)) {
 #pragma GCC unroll 4
-      for (int r = 0; r < NR; ++r) scale_[r] = load_scale(rows_[r] + at_);
+      for (int r = 0; r < NR; ++r) scale_[r] = load_scale(DF(), rows_[r] + at_);
     }
   }
   /// Elements [x, x + lanes) of row r's chunk.
@@ -115,7 +122,7 @@ class RowGroup {
  private:
   const std::byte* const* rows_;
   std::int64_t at_ = 0;
-  float scale_[NR] = {};
+  hn::Vec<DF> scale_[is_block_quantized(E) ? NR : 1];
 };
 
 #if HWY_TARGET != HWY_SCALAR
@@ -153,21 +160,23 @@ HWY_INLINE void store_sums(HWY_MAYBE_UNUSED DF d, V a, V b, V c, V e, float* out
 #endif
 }
 
-/// Prefetches what lies ahead of one step, which reads one chunk of each of NR rows: far into L2,
-/// near into L1. Lines of one distance go back to back, and the address is a plain multiple of i:
-/// other forms of the same addresses measured down to 0.7 of the speed.
-template <class DF, ElementType E, int NR>
-HWY_INLINE void prefetch_step(const std::byte* first_row, std::int64_t i) {
-  constexpr std::int64_t kBytes = NR * chunk_bytes<DF, E>();
-  const std::byte* here = first_row + i / chunk_elements<DF, E>() * kBytes;
+/// Prefetches lines [begin, end) of what lies ahead of `here`: far into L2, near into L1.
+HWY_INLINE void prefetch_lines(const std::byte* here, std::int64_t begin, std::int64_t end) {
 #pragma GCC unroll 4
-  for (std::int64_t line = 0; line < kBytes; line += 64) {
+  for (std::int64_t line = begin; line < end; line += 64) {
     __builtin_prefetch(here + kPrefetchL2Bytes + line, 0, 2);
-  }
-#pragma GCC unroll 4
-  for (std::int64_t line = 0; line < kBytes; line += 64) {
     __builtin_prefetch(here + kPrefetchL1Bytes + line, 0, 3);
   }
+}
+
+/// The share of row r in the prefetching of a step that reads one chunk of each of NR rows from
+/// element i on: one line at a time between the loads, because bursts cost speed. The address is a
+/// plain multiple of i: other forms of the same addresses measured down to 0.7 of the speed.
+template <class DF, ElementType E, int NR>
+HWY_INLINE void prefetch_for_row(const std::byte* first_row, std::int64_t i, std::int64_t r) {
+  constexpr std::int64_t kRow = chunk_bytes<DF, E>();
+  const std::byte* here = first_row + NR * byte_of<E>(i);
+  prefetch_lines(here, (r * kRow + 63) / 64 * 64, (r + 1) * kRow);
 }
 
 /// acc[h][r] += q[h] * load(r), one vector of each.
@@ -196,12 +205,14 @@ HWY_INLINE void accumulate_dots(const float* q, std::ptrdiff_t q_stride,
   Group group(rows);
   std::int64_t i = 0;
   for (; i + Group::kChunk <= dim; i += Group::kChunk) {
-    if constexpr (kPrefetch) prefetch_step<DF, E, NR>(rows[0], i);
     group.open(i);
 #pragma GCC unroll 8
     for (std::int64_t x = 0; x < Group::kChunk; x += kStep) {
-      multiply_vector<DF, NH, NR>(
-          q + i + x, q_stride, [&](int r) HWY_ATTR { return group.load(r, x); }, acc);
+      const auto load = [&](int r) HWY_ATTR {
+        if (kPrefetch && x == 0) prefetch_for_row<DF, E, NR>(rows[0], i, r);
+        return group.load(r, x);
+      };
+      multiply_vector<DF, NH, NR>(q + i + x, q_stride, load, acc);
     }
   }
   if (i < dim) group.open(i);
@@ -256,21 +267,20 @@ void score_rows(const DecodeBlock& block, int first, std::int64_t n, float* s) {
 
 /// Turns n scores of query `row` into weights 2^(s - m) in place and updates its m, d and the scale
 /// of its o. `s` has room for n rounded up to whole vectors.
-template <class DF>
-HWY_NOINLINE void block_softmax(const DecodeBlock& block, int row, std::int64_t n, float* s) {
+inline void block_softmax(const DecodeBlock& block, int row, std::int64_t n, float* s) {
   float& m = block.m[row];
   float& d_sum = block.d[row];
   float* o = block.o + row * block.o_stride;
   const float cap_log2 = block.cap_log2;
-  const DF d;
-  constexpr std::int64_t kStep = lanes<DF>();
+  const ShortTag d;
+  constexpr std::int64_t kStep = lanes<ShortTag>();
   const std::int64_t padded = (n + kStep - 1) / kStep * kStep;
   for (std::int64_t t = n; t < padded; ++t)
     s[t] = s[n - 1];  // repeats change no maximum; their weights are cleared below
-  hn::Vec<DF> largest = hn::Set(d, -FLT_MAX);
-  hn::Vec<DF> poison = hn::Zero(d);
+  ShortVec largest = hn::Set(d, -FLT_MAX);
+  ShortVec poison = hn::Zero(d);
   for (std::int64_t t = 0; t < padded; t += kStep) {
-    hn::Vec<DF> x = hn::Load(d, s + t);
+    ShortVec x = hn::Load(d, s + t);
     poison = hn::MulAdd(x, hn::Zero(d), poison);  // NaN if any score is NaN or infinite
     if (cap_log2 > 0.0f) {
       x = hn::Mul(hn::Set(d, cap_log2), tanh(d, x));
@@ -283,20 +293,20 @@ HWY_NOINLINE void block_softmax(const DecodeBlock& block, int row, std::int64_t 
     const float shrink = exp2f(m - block_max);
     d_sum *= shrink;
     m = block_max;
-    const hn::Vec<DF> factor = hn::Set(d, shrink);
+    const ShortVec factor = hn::Set(d, shrink);
     for (std::int64_t i = 0; i < block.head_dim_v; i += kStep)
       hn::Store(hn::Mul(hn::Load(d, o + i), factor), d, o + i);
   }
-  hn::Vec<DF> sum = poison;
-  const hn::Vec<DF> shift = hn::Set(d, m);
+  ShortVec sum = poison;
+  const ShortVec shift = hn::Set(d, m);
   std::int64_t t = 0;
   for (; t + kStep <= n; t += kStep) {
-    const hn::Vec<DF> weight = exp2_nonpositive(d, hn::Sub(hn::Load(d, s + t), shift));
+    const ShortVec weight = exp2_nonpositive(d, hn::Sub(hn::Load(d, s + t), shift));
     hn::Store(weight, d, s + t);
     sum = hn::Add(sum, weight);
   }
   if (t < n) {
-    const hn::Vec<DF> weight =
+    const ShortVec weight =
         hn::IfThenElseZero(hn::FirstN(d, static_cast<std::size_t>(n - t)),
                            exp2_nonpositive(d, hn::Sub(hn::Load(d, s + t), shift)));
     hn::Store(weight, d, s + t);
@@ -338,12 +348,14 @@ HWY_INLINE void add_rows(const float* p, const std::byte* const* rows, std::int6
   Group group(rows);
   std::int64_t i = 0;
   for (; i + Group::kChunk <= dim; i += Group::kChunk) {
-    if constexpr (kPrefetch) prefetch_step<DF, E, NR>(rows[0], i);
     group.open(i);
 #pragma GCC unroll 8
     for (std::int64_t x = 0; x < Group::kChunk; x += kStep) {
-      add_vector<DF, NH, NR>(
-          weight, [&](int r) HWY_ATTR { return group.load(r, x); }, o + i + x, o_stride);
+      const auto load = [&](int r) HWY_ATTR {
+        if (kPrefetch && x == 0) prefetch_for_row<DF, E, NR>(rows[0], i, r);
+        return group.load(r, x);
+      };
+      add_vector<DF, NH, NR>(weight, load, o + i + x, o_stride);
     }
   }
   if (i < dim) group.open(i);
@@ -388,27 +400,37 @@ constexpr RowPasses kRowPasses = {
      weigh_rows<DF, E, 3, kPrefetch>, weigh_rows<DF, E, 4, kPrefetch>}};
 
 template <class DF, bool kPrefetch>
-const RowPasses& row_passes(ElementType type) {
+const RowPasses& row_passes_of(ElementType type) {
   return *with_type(type, [](auto e) HWY_ATTR { return &kRowPasses<DF, e(), kPrefetch>; });
 }
 
-template <class DF, bool kPrefetch>
+/// The passes for rows of `dim` elements and `count` queries. Full vectors are faster out of L2,
+/// but where memory is the limit half ones measured up to 1.4 times faster on AVX-512; they also
+/// spend less on the reduction of short rows. Block types are bound by their widening.
+template <bool kPrefetch>
+const RowPasses& row_passes(ElementType type, int dim, int count) {
+  if (!is_block_quantized(type) && (dim < 128 || count <= 2))
+    return row_passes_of<ShortTag, kPrefetch>(type);
+  return row_passes_of<FloatTag, kPrefetch>(type);
+}
+
+template <bool kPrefetch>
 void attend_sub_group(const DecodeBlock& block, int first, int count, std::int64_t n) {
   HWY_ALIGN float s[kSubGroup * kScoreStride];
-  row_passes<DF, kPrefetch>(block.k_type).score[count - 1](block, first, n, s);
+  row_passes<kPrefetch>(block.k_type, block.head_dim_k, count).score[count - 1](block, first, n, s);
   for (int h = 0; h < count; ++h) {
     float* scores = s + h * kScoreStride;
-    block_softmax<DF>(block, first + h, n, scores);
+    block_softmax(block, first + h, n, scores);
     for (std::int64_t t = n; t % 4 != 0; ++t)
       scores[t] = 0.0f;  // rows repeated to fill a quad; beyond a vector on scalar
   }
-  row_passes<DF, kPrefetch>(block.v_type).weigh[count - 1](block, first, n, s);
+  row_passes<kPrefetch>(block.v_type, block.head_dim_v, count).weigh[count - 1](block, first, n, s);
 }
 
+// Not noexcept: the dispatch table holds plain function types; the public wrapper is.
 /// Even parts of at most kSubGroup queries: 5 heads go as 3 + 2, not 4 + 1. Only the first part
 /// reads from memory.
-template <class DF>
-void attend_parts(const DecodeBlock& block) {
+inline void decode_block(const DecodeBlock& block) {
   std::int64_t n = 0;
   for (int r = 0; r < block.n_runs; ++r) n += block.runs[r].n;
   if (n == 0) return;
@@ -416,22 +438,12 @@ void attend_parts(const DecodeBlock& block) {
   for (int parts = (block.n_queries + kSubGroup - 1) / kSubGroup; parts > 0; --parts) {
     const int count = (block.n_queries - first + parts - 1) / parts;
     if (first == 0) {
-      attend_sub_group<DF, true>(block, first, count, n);
+      attend_sub_group<true>(block, first, count, n);
     } else {
-      attend_sub_group<DF, false>(block, first, count, n);
+      attend_sub_group<false>(block, first, count, n);
     }
     first += count;
   }
-}
-
-// Not noexcept: the dispatch table holds plain function types; the public wrapper is.
-inline void decode_block(const DecodeBlock& block) {
-#if HWY_TARGET == HWY_AVX3
-  // Short rows spend more on the reduction of wide vectors than they save; half vectors
-  // measured 1.2 times faster at 64.
-  if (block.head_dim_k < 128) return attend_parts<hn::Half<FloatTag>>(block);
-#endif
-  attend_parts<FloatTag>(block);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -46,42 +46,60 @@ HWY_INLINE float* value_at(float* v, std::int64_t dim, std::int64_t key, std::in
   return v + panel * kTileKeys + key * width + (column - panel);
 }
 
-/// dst[i][lane] = scale * source[lane][i] for `lanes` rows, 4 x 4 elements at a time; rows of dst
-/// are `stride` long. The first n_rows sources exist, the other lanes are zeros.
+#if HWY_TARGET != HWY_SCALAR
+/// 4 floats at each of p[0], p[4], p[8] .. as the 128-bit blocks of a vector.
+template <class DF>
+HWY_INLINE hn::Vec<DF> load_blocks(DF d, const float* const* p, std::int64_t i) {
+  if constexpr (hn::MaxLanes(DF()) == 4) {
+    return hn::LoadU(d, p[0] + i);
+  } else {
+    const hn::Half<DF> half;
+    return hn::Combine(d, load_blocks(half, p + lanes<DF>() / 2, i), load_blocks(half, p, i));
+  }
+}
+
+/// q[i][0, kLanes) = scale * source[0, kLanes)[i] for i in [0, dim - dim % 4); returns that limit.
+HWY_INLINE std::int64_t pack_query_vector(const QueryGroup& g, const float* const* source,
+                                          float* q) {
+  const FloatTag d;
+  const hn::RepartitionToWide<FloatTag> dw;
+  const FloatVec scale = hn::Set(d, g.scale);
+  std::int64_t i = 0;
+  for (; i + 4 <= g.dim; i += 4, q += 4 * g.stride) {
+    const FloatVec a = load_blocks(d, source, i);
+    const FloatVec b = load_blocks(d, source + 1, i);
+    const FloatVec c = load_blocks(d, source + 2, i);
+    const FloatVec e = load_blocks(d, source + 3, i);
+    const auto ab_low = hn::BitCast(dw, hn::InterleaveLower(d, a, b));
+    const auto ab_high = hn::BitCast(dw, hn::InterleaveUpper(d, a, b));
+    const auto ce_low = hn::BitCast(dw, hn::InterleaveLower(d, c, e));
+    const auto ce_high = hn::BitCast(dw, hn::InterleaveUpper(d, c, e));
+    const auto store = [&](auto column, std::int64_t j) HWY_ATTR {
+      hn::Store(hn::Mul(hn::BitCast(d, column), scale), d, q + j * g.stride);
+    };
+    store(hn::InterleaveLower(dw, ab_low, ce_low), 0);
+    store(hn::InterleaveUpper(dw, ab_low, ce_low), 1);
+    store(hn::InterleaveLower(dw, ab_high, ce_high), 2);
+    store(hn::InterleaveUpper(dw, ab_high, ce_high), 3);
+  }
+  return i;
+}
+#endif
+
+/// q[i][row] = scale * source[row][i], a vector of rows at a time by 4 x 4 transposes in its
+/// blocks; rows without a source are zeros.
 inline void pack_query_group(const QueryGroup& g) {
-  for (std::int64_t r = 0; r < g.n_rows; r += 4) {
+  for (std::int64_t r = 0; r < g.stride; r += kLanes) {
+    const std::int64_t n = HWY_MIN(g.n_rows - r, kLanes);
     std::int64_t i = 0;
 #if HWY_TARGET != HWY_SCALAR
-    const hn::FixedTag<float, 4> d;
-    const hn::RepartitionToWide<decltype(d)> dw;
-    const auto scale = hn::Set(d, g.scale);
-    for (; r + 4 <= g.n_rows && i + 4 <= g.dim; i += 4) {
-      const auto a = hn::LoadU(d, g.source[r] + i);
-      const auto b = hn::LoadU(d, g.source[r + 1] + i);
-      const auto c = hn::LoadU(d, g.source[r + 2] + i);
-      const auto e = hn::LoadU(d, g.source[r + 3] + i);
-      const auto ab_low = hn::BitCast(dw, hn::InterleaveLower(d, a, b));
-      const auto ab_high = hn::BitCast(dw, hn::InterleaveUpper(d, a, b));
-      const auto ce_low = hn::BitCast(dw, hn::InterleaveLower(d, c, e));
-      const auto ce_high = hn::BitCast(dw, hn::InterleaveUpper(d, c, e));
-      float* q = g.q + i * g.stride + r;
-      const auto store = [&](auto column, std::int64_t j) HWY_ATTR {
-        hn::StoreU(hn::Mul(hn::BitCast(d, column), scale), d, q + j * g.stride);
-      };
-      store(hn::InterleaveLower(dw, ab_low, ce_low), 0);
-      store(hn::InterleaveUpper(dw, ab_low, ce_low), 1);
-      store(hn::InterleaveLower(dw, ab_high, ce_high), 2);
-      store(hn::InterleaveUpper(dw, ab_high, ce_high), 3);
-    }
+    if (n == kLanes) i = pack_query_vector(g, g.source + r, g.q + r);
 #endif
     for (; i < g.dim; ++i) {
-      for (std::int64_t j = r; j < HWY_MIN(r + 4, g.n_rows); ++j) {
-        g.q[i * g.stride + j] = g.source[j][i] * g.scale;
-      }
+      float* q = g.q + i * g.stride + r;
+      for (std::int64_t j = 0; j < n; ++j) q[j] = g.source[r + j][i] * g.scale;
+      for (std::int64_t j = HWY_MAX(n, 0); j < kLanes; ++j) q[j] = 0.0f;
     }
-  }
-  for (std::int64_t i = 0; i < g.dim; ++i) {
-    for (std::int64_t r = g.n_rows; r < g.stride; ++r) g.q[i * g.stride + r] = 0.0f;
   }
 }
 

@@ -91,36 +91,43 @@ HWY_INLINE hn::Vec<DF> load_tail(DF d, const std::byte* p, std::int64_t n) {
   return load_plain<E>(d, buffer);
 }
 
-/// Scale of the block at `p`.
-HWY_INLINE float load_scale(const std::byte* p) {
+/// Offset of element i, which begins a block in block types.
+template <ElementType E>
+constexpr std::int64_t byte_of(std::int64_t i) {
+  if (is_block_quantized(E)) return i / kQuantBlock * chunk_bytes<FloatTag, E>();
+  return i * static_cast<std::int64_t>(row_bytes(E, 1));
+}
+
+/// Scale of the block at `p` in all lanes.
+template <class DF>
+HWY_INLINE hn::Vec<DF> load_scale(DF d, const std::byte* p) {
   std::uint16_t bits;
   std::memcpy(&bits, p, sizeof bits);
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
-  const hn::FixedTag<float, 4> d;
-  const hn::Rebind<hwy::float16_t, decltype(d)> half;
-  return hn::GetLane(
-      hn::PromoteTo(d, hn::BitCast(half, hn::Set(hn::Rebind<std::uint16_t, decltype(d)>(), bits))));
+  const hn::Rebind<std::uint16_t, DF> db;
+  const hn::Rebind<hwy::float16_t, DF> half;
+  return hn::PromoteTo(d, hn::BitCast(half, hn::Set(db, bits)));
 #else
-  return f16_to_f32(bits);
+  return hn::Set(d, f16_to_f32(bits));
 #endif
 }
 
 /// Elements [x, x + lanes) of the block at `p`, whose scale is given.
 template <ElementType E, class DF>
-HWY_INLINE hn::Vec<DF> load_quants(DF d, const std::byte* p, std::int64_t x, float scale) {
+HWY_INLINE hn::Vec<DF> load_quants(DF d, const std::byte* p, std::int64_t x, hn::Vec<DF> scale) {
   static_assert(is_block_quantized(E));
   const hn::RebindToSigned<DF> di;
   if constexpr (E == ElementType::kQ8_0) {
     const hn::Rebind<std::int8_t, DF> bytes;
     const auto q = hn::LoadU(bytes, reinterpret_cast<const std::int8_t*>(p + 2 + x));
-    return hn::Mul(hn::ConvertTo(d, hn::PromoteTo(di, q)), hn::Set(d, scale));
+    return hn::Mul(hn::ConvertTo(d, hn::PromoteTo(di, q)), scale);
   } else {
     constexpr std::int64_t kHalf = kQuantBlock / 2;
     const hn::Rebind<std::uint8_t, DF> bytes;
     const auto pairs = hn::PromoteTo(
         di, hn::LoadU(bytes, reinterpret_cast<const std::uint8_t*>(p + 2 + x % kHalf)));
     const auto q = x < kHalf ? hn::And(pairs, hn::Set(di, 15)) : hn::ShiftRight<4>(pairs);
-    return hn::Mul(hn::ConvertTo(d, hn::Sub(q, hn::Set(di, 8))), hn::Set(d, scale));
+    return hn::Mul(hn::ConvertTo(d, hn::Sub(q, hn::Set(di, 8))), scale);
   }
 }
 
@@ -132,7 +139,7 @@ HWY_INLINE void for_each_vector(const std::byte* row, std::int64_t n, Put put) {
   std::int64_t i = 0;
   if constexpr (is_block_quantized(E)) {
     for (; i < n; row += row_bytes(E, kQuantBlock)) {
-      const float scale = load_scale(row);
+      const FloatVec scale = load_scale(d, row);
       const std::int64_t end = HWY_MIN(n - i, kQuantBlock);
       for (std::int64_t x = 0; x < end; x += kLanes, i += kLanes)
         put(i, load_quants<E>(d, row, x, scale));

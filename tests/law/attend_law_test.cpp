@@ -54,6 +54,35 @@ TEST_P(AttendLaw, LengthsAndPrefixes) {
   }
 }
 
+// Up to kDecodeMaxQueries queries of a KV head share one reading; tokens see different ends, and
+// windows that move inside of blocks.
+TEST_P(AttendLaw, SmallBatches) {
+  std::uint32_t seed = 450;
+  for (const auto& [group, tokens] : {std::pair{1, 16},
+                                      {1, 20},
+                                      {1, 21},
+                                      {2, 10},
+                                      {3, 6},
+                                      {3, 7},
+                                      {4, 5},
+                                      {4, 6},
+                                      {8, 2},
+                                      {8, 3}}) {
+    for (const std::int64_t window : {0, 200}) {
+      std::vector<VisibleRows> visible = causal(500, tokens);
+      for (VisibleRows& v : visible) {
+        if (window > 0) v = {3, v.end - window, v.end};
+      }
+      expect_reference({.shape = shape_of(2, group, 64, 80),
+                        .n_rows = 500 + tokens,
+                        .visible = visible,
+                        .cuts = {100, 259, 480},
+                        .seed = ++seed},
+                       3);
+    }
+  }
+}
+
 TEST_P(AttendLaw, WindowsAndSinks) {
   std::uint32_t seed = 500;
   for (const std::int64_t sinks : {0, 4, 70}) {

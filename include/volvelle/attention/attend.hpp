@@ -89,8 +89,8 @@ struct AttendTask {
 
 inline constexpr std::int64_t kDecodeBlock = 256;  // rows per softmax block of the decode kernel
 inline constexpr std::int64_t kTileRows = 64;      // rows per key tile of the tiled kernel
-inline constexpr std::int64_t kDecodeMaxTokens =
-    4;  // at most this many query tokens take the decode path
+inline constexpr std::int64_t kDecodeMaxQueries =
+    20;  // n_tokens * group() up to this takes the decode path, and one token always does
 
 /// Scratch and synchronisation of one pool of threads. Thread rule: one call at a time, all its
 /// threads inside.
