@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <functional>
 #include <string>
 #include <thread>
@@ -57,6 +58,17 @@ inline void on_threads(int n, const std::function<void(int)>& body) {
   std::vector<std::jthread> others;
   for (int i = 1; i < n; ++i) others.emplace_back([&body, i] { body(i); });
   body(0);
+}
+
+/// One line for each variant: amount per second, its range, and the share of the peak, of which one
+/// unit of the amount takes `peak_time` seconds.
+inline void report(const std::vector<Variant>& variants, double amount, double peak_time,
+                   const char* unit) {
+  for (const Variant& v : variants) {
+    std::printf("  %-26s %7.1f %s  (%5.1f .. %5.1f)  %5.1f %% of peak\n", v.name.c_str(),
+                amount / v.median() * 1e-9, unit, amount / v.worst() * 1e-9,
+                amount / v.best() * 1e-9, 100.0 * amount * peak_time / v.median());
+  }
 }
 
 }  // namespace volvelle::bench

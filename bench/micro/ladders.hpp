@@ -12,6 +12,7 @@ namespace volvelle::bench {
 struct DecodeRung {
   const char* name;
   void (*block)(const DecodeBlock&);
+  bool f16_only = false;
 };
 
 /// d1 one row at a time | d2 four rows per reduction, whole rows of V | d3 the library's kernel: d2
