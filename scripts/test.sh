@@ -101,9 +101,9 @@ main() {
   stage "fast tests" tests release '^(unit|law|compile_fail|abi)$' -j "$jobs"
   # One at a time: the engine's threads want all cores.
   stage "tests on real models" tests release '^runtime$'
+  stage "command line tests" command_line_tests
   stage "sanitizers" sanitized asan
   ((full)) && full_stages
-  stage "command line tests" command_line_tests
   if ((${#failed[@]} > 0)); then
     printf '\ntest.sh: failed in %d s: %s\n' $SECONDS "$(IFS=,; echo "${failed[*]}")"
     exit 1
