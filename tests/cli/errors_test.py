@@ -86,7 +86,6 @@ def test_names_of_later_versions_are_not_listed():
     assert "fold" in listed and "bench" in listed
     for name in ["serve", "train", "analyze", "calibrate"]:
         assert f"\n  {name} " not in listed
-    assert "--evidence" not in volvelle("ask", "--help").out
 
 
 def test_version():
