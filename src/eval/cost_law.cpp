@@ -13,7 +13,7 @@ std::int64_t attended_pairs(const WindowRule& rule, std::int64_t before, std::in
   if (rule.tokens == 0) return n * before + n * (n + 1) / 2;
   std::int64_t pairs = 0;
   for (std::int64_t t = before; t < before + n; ++t) {
-    const std::int64_t sinks = std::min(rule.sinks, t + 1);
+    const std::int64_t sinks = rule.sinks;
     pairs += sinks + t + 1 - std::clamp(rule.begin(t), sinks, t + 1);
   }
   return pairs;
