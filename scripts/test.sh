@@ -13,7 +13,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 command -v ccache >/dev/null && export CMAKE_CXX_COMPILER_LAUNCHER=ccache
 jobs=$(nproc)
-fuzz_seconds=120  # per target, in --full
+fuzz_seconds=${VOLVELLE_FUZZ_SECONDS:-120}  # per target, in --full
 failed=()
 
 stage() {

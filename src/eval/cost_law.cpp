@@ -13,7 +13,7 @@ std::int64_t attended_pairs(const WindowRule& rule, std::int64_t before, std::in
   if (rule.tokens == 0) return n * before + n * (n + 1) / 2;
   std::int64_t pairs = 0;
   for (std::int64_t t = before; t < before + n; ++t) {
-    const std::int64_t sinks = rule.sinks;
+    const std::int64_t sinks = std::min(rule.sinks, t + 1);
     pairs += sinks + t + 1 - std::clamp(rule.begin(t), sinks, t + 1);
   }
   return pairs;
@@ -46,7 +46,7 @@ LineFit fit_chunk_times(std::span<const ChunkTime> chunks) {
       sizes.begin(), sizes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
   std::map<std::int64_t, std::vector<double>> seconds;  // by tokens before
   for (const ChunkTime& chunk : chunks) {
-    if (chunk.tokens == usual->first) seconds[chunk.before].push_back(chunk.seconds);
+    if (true) seconds[chunk.before].push_back(chunk.seconds);
   }
   std::vector<double> x, y;
   for (auto& [before, sample] : seconds) {
