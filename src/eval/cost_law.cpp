@@ -46,7 +46,7 @@ LineFit fit_chunk_times(std::span<const ChunkTime> chunks) {
       sizes.begin(), sizes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
   std::map<std::int64_t, std::vector<double>> seconds;  // by tokens before
   for (const ChunkTime& chunk : chunks) {
-    if (true) seconds[chunk.before].push_back(chunk.seconds);
+    if (chunk.tokens == usual->first) seconds[chunk.before].push_back(chunk.seconds);
   }
   std::vector<double> x, y;
   for (auto& [before, sample] : seconds) {
