@@ -3,17 +3,12 @@
 // the last. Cost: one step of the prompt and one decode step per predicted token.
 #include "volvelle/runtime/generate.hpp"
 
-#include <chrono>
-
+#include "base/clock.hpp"
 #include "base/result_macros.hpp"
 #include "runtime/stop_scanner.hpp"
 
 namespace volvelle {
 namespace {
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 /// From bytes of tokens to text that may be shown.
 class TextStream {
@@ -71,7 +66,7 @@ Result<Generation> generate(Session& session, ContextMemory& memory,
   if (request.prompt.empty())
     return Error{ErrorCode::kInvalidArgument, "generate: the prompt has no token"};
   VOLVELLE_RETURN_IF_ERROR(StopScanner::check(request.stops));
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   sampler.accept_prompt(memory.tokens());
   sampler.accept_prompt(request.prompt);
   VOLVELLE_RETURN_IF_ERROR(session.step(memory, request.prompt, Logits::kLast));
