@@ -72,7 +72,7 @@ def test_wrong_flags_of_run(flags, said):
     (["bench"], "subcommand"),
     (["fold"], "required"),
     (["ask", "only-a-file"], "QUESTION"),
-    (["ask", "file", "question", "--evidence"], "--evidence"),
+    (["ask", "file", "question", "--evidence", "0"], "--evidence"),
     (["ask", "file", ""], "question"),
     (["audit", "-m", WIRED, "-f", "x", "--tokens", "8", "--last", "8"], "--last"),
     (["audit", "-m", WIRED, "-f", "x", "--against", "nobody"], "--against"),

@@ -1,8 +1,8 @@
 """`volvelle plan` against what runs really need."""
 
 import json
-import os
 import subprocess
+import sys
 
 import pytest
 from conftest import CACHE, SMOL, WIRED, program, volvelle
@@ -10,15 +10,22 @@ from conftest import CACHE, SMOL, WIRED, program, volvelle
 GEMMA = "gemma-3-270m-q4_k_m.gguf"
 
 
+# The peak of a process counts what it was forked from, so a small one starts the program.
+MEASURE = """
+import resource, subprocess, sys
+done = subprocess.run(sys.argv[1:], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+sys.stdout.buffer.write(done.stdout)
+print(done.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+"""
+
+
 def peak_resident_bytes(arguments):
     """The JSON of a run and the most memory that it had resident."""
-    process = subprocess.Popen([program(), *map(str, arguments), "--json"], stdout=subprocess.PIPE,
-                               stderr=subprocess.DEVNULL)
-    output = process.stdout.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0
-    return json.loads(output), usage.ru_maxrss * 1024
+    command = [sys.executable, "-c", MEASURE, program(), *map(str, arguments), "--json"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    code, kilobytes = map(int, lines[1].split())
+    assert code == 0
+    return json.loads(lines[0]), kilobytes * 1024
 
 
 @pytest.mark.parametrize("model, n_bytes, spec", [

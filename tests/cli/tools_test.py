@@ -23,7 +23,8 @@ def test_inspect_memory(facts):
     assert shown["kind"] == "memory" and shown["verified"] is None
     for key in ["n_tokens", "kv_bytes", "file_bytes", "spec", "model_fingerprint", "chunk"]:
         assert shown[key] == folded[key]
-    assert shown["layers"] == [{"n_kv_heads": 2, "head_dim_k": 64, "head_dim_v": 64}] * 2
+    assert shown["layers"] == [
+        {"n_kv_heads": 2, "head_dim_k": 64, "head_dim_v": 64, "window": 0}] * 2
     assert volvelle("inspect", memory, "--verify", "--json").json["verified"] is True
     assert f"{folded['n_tokens']}" in volvelle("inspect", memory).out
 
