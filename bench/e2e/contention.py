@@ -36,8 +36,7 @@ def burn():
 
 def decode_ms(model, depth, threads, extra):
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "GOMP_"))}
-    # The program chooses a setting where there is none; "0" asks it not to.
-    environment.update({"VOLVELLE_OMP": "0"}, **extra)
+    environment.update(extra)
     command = [PROGRAM, "bench", "speed", "-m", model, "-d", str(depth), "-n", "32", "-p", "0", "-r",
                "1", "-t", str(threads), "--memory", "full", "--json"]
     done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
