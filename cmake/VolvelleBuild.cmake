@@ -4,6 +4,7 @@
 function(volvelle_find_dependencies)
   find_package(HWY REQUIRED CONFIG NAMES HWY hwy)
   find_package(nlohmann_json REQUIRED)
+  find_package(Eigen3 3.3 REQUIRED NO_MODULE)
   find_package(Threads REQUIRED)
   find_package(PkgConfig REQUIRED)
   pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
@@ -16,7 +17,7 @@ function(volvelle_find_dependencies)
     set_target_properties(llama ggml::ggml PROPERTIES IMPORTED_GLOBAL TRUE)
     set_target_properties(CLI11::CLI11 fmt::fmt PROPERTIES IMPORTED_GLOBAL TRUE)
   endif()
-  set_target_properties(hwy::hwy nlohmann_json::nlohmann_json Threads::Threads PkgConfig::XXHASH
+  set_target_properties(hwy::hwy Eigen3::Eigen nlohmann_json::nlohmann_json Threads::Threads PkgConfig::XXHASH
                         PROPERTIES IMPORTED_GLOBAL TRUE)
 endfunction()
 

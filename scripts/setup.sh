@@ -18,7 +18,7 @@ pip=("$python" -m pip --disable-pip-version-check)
 llama_version=0.3.36
 llama_cmake_args="-DGGML_NATIVE=OFF -DLLAVA_BUILD=OFF -DLLAMA_OPENSSL=OFF"
 
-packages=(build-essential cmake ninja-build pkg-config git python3-venv libhwy-dev nlohmann-json3-dev
+packages=(build-essential cmake ninja-build pkg-config git python3-venv libhwy-dev libeigen3-dev nlohmann-json3-dev
           libcli11-dev libfmt-dev libgtest-dev libgmock-dev libbenchmark-dev libxxhash-dev)
 dev_packages=(clang-16 clang-format-16 clang-tidy-16 libclang-rt-16-dev)
 

@@ -187,6 +187,11 @@ void KvStore::write_v(LayerIndex layer, std::int64_t i, const float* row) noexce
 void KvStore::commit() noexcept {
   n_rows_ += n_pending_;
   n_pending_ = 0;
+  for (std::size_t i = slots_.empty() ? extents_.size() : slots_.front().extent;
+       i < extents_.size(); ++i) {
+    const Extent& filled = extents_[i];
+    if (filled.n_rows == filled.block->capacity) filled.block->use_large_pages();
+  }
   slots_.clear();
 }
 

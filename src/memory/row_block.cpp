@@ -2,8 +2,8 @@
 //
 // One mapping holds the planes of all layers, K and V as [n_kv_heads, capacity, head_dim]. Pages
 // become resident when they are first written, so a block of 1024 rows costs only the rows that are
-// used. Every plane and every head begins at a multiple of 64 bytes. Sizes are computed with
-// overflow checks. Cost: one mmap.
+// used; only when all are, the block moves to large pages. Every plane and every head begins at a
+// multiple of 64 bytes. Sizes are computed with overflow checks. Cost: one mmap.
 #include <sys/mman.h>
 
 #include <cstring>
@@ -17,6 +17,12 @@ namespace volvelle {
 namespace {
 
 constexpr std::uint64_t kAlignment = 64;
+constexpr std::uint64_t kLargePage = std::uint64_t{1} << 21;  // of x86-64 and most AArch64 systems
+#ifdef MADV_COLLAPSE
+constexpr int kCollapse = MADV_COLLAPSE;
+#else
+constexpr int kCollapse = 25;  // Linux 6.1; older kernels answer EINVAL
+#endif
 
 // Bytes of `capacity` rows of one head, rounded up to the alignment.
 std::optional<std::uint64_t> head_bytes(ElementType type, int dim, std::int64_t capacity) {
@@ -71,6 +77,11 @@ std::size_t StoreLayout::bytes_per_token() const noexcept {
   return total;
 }
 
+void RowBlock::use_large_pages() const noexcept {
+  const std::size_t whole = memory.size() / kLargePage * kLargePage;
+  if (whole > 0) ::madvise(memory.data(), whole, kCollapse);
+}
+
 Result<std::shared_ptr<RowBlock>> allocate_row_block(const StoreLayout& layout,
                                                      std::int64_t capacity) {
   VOLVELLE_RETURN_IF_ERROR(check_layout(layout, capacity));
@@ -88,14 +99,21 @@ Result<std::shared_ptr<RowBlock>> allocate_row_block(const StoreLayout& layout,
     block->layers.push_back({nullptr, nullptr, *k_head, *v_head});
   }
 
-  void* const memory = ::mmap(nullptr, total, PROT_READ | PROT_WRITE,
-                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) {
+  // Room to begin at a large page; what is left out is never resident.
+  const std::uint64_t slack = total >= kLargePage ? kLargePage : 0;
+  const auto mapped = checked_add(total, slack);
+  if (!mapped) return no_memory("the size overflows");
+  void* const start = ::mmap(nullptr, *mapped, PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (start == MAP_FAILED) {
     return no_memory(std::to_string(total) + " bytes: " + std::strerror(errno));
   }
-  block->owner = std::shared_ptr<void>(memory, [total](void* p) { ::munmap(p, total); });
+  block->owner = std::shared_ptr<void>(start, [size = *mapped](void* p) { ::munmap(p, size); });
   block->capacity = capacity;
-  auto* const base = static_cast<std::byte*>(memory);
+  const std::uint64_t at = reinterpret_cast<std::uintptr_t>(start);
+  auto* const base =
+      static_cast<std::byte*>(start) + (slack == 0 ? 0 : (kLargePage - at % kLargePage) % kLargePage);
+  block->memory = {base, total};
   for (std::size_t layer = 0; layer < block->layers.size(); ++layer) {
     if (layout.layers[layer].n_kv_heads == 0) continue;  // stores nothing
     block->layers[layer].k = base + offsets[2 * layer];

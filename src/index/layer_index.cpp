@@ -1,0 +1,117 @@
+// Tiles of codes and their layout.
+//
+//   per KV head: key scales 128 bytes, key norms 128 bytes (if any), key levels, value scales 128
+//   bytes, value levels; every part is a multiple of 64 bytes
+#include "volvelle/index/layer_index.hpp"
+
+#include <cstring>
+#include <new>
+#include <string>
+
+#include "index/stored_rows.hpp"
+
+namespace volvelle {
+namespace {
+
+constexpr std::size_t kHalves = static_cast<std::size_t>(kCodeTile) * sizeof(std::uint16_t);
+
+std::size_t padded(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+std::shared_ptr<std::byte> allocate_tile(std::size_t bytes) {
+  constexpr std::align_val_t kAlignment{64};
+  void* const memory = ::operator new(bytes, kAlignment, std::nothrow);
+  if (memory == nullptr) return nullptr;
+  std::memset(memory, 0, bytes);
+  return {static_cast<std::byte*>(memory),
+          [](std::byte* p) { ::operator delete(p, std::align_val_t{64}); }};
+}
+
+}  // namespace
+
+std::size_t LayerCode::head_bytes(int head) const noexcept {
+  const auto h = static_cast<std::size_t>(head);
+  std::size_t bytes = kHalves + (norms ? kHalves : 0) + padded(keys[h].widths.tile_bytes());
+  if (!values.empty()) bytes += kHalves + padded(values[h].widths.tile_bytes());
+  return bytes;
+}
+
+std::size_t LayerCode::head_offset(int head) const noexcept {
+  std::size_t offset = 0;
+  for (int h = 0; h < head; ++h) offset += head_bytes(h);
+  return offset;
+}
+
+std::size_t LayerCode::tile_bytes() const noexcept { return head_offset(n_kv_heads()); }
+
+double LayerCode::bytes_per_row() const noexcept {
+  return static_cast<double>(tile_bytes()) / static_cast<double>(kCodeTile * n_kv_heads());
+}
+
+LayerIndex::LayerIndex(std::shared_ptr<const LayerCode> code) : code_(std::move(code)) {
+  for (int h = 0; h < code_->n_kv_heads(); ++h) offsets_.push_back(code_->head_offset(h));
+}
+
+HeadTile LayerIndex::head_tile(int head, std::int64_t i) const noexcept {
+  const auto h = static_cast<std::size_t>(head);
+  const std::byte* at = tile(i) + offsets_[h];
+  HeadTile parts;
+  parts.key_scales = reinterpret_cast<const std::uint16_t*>(at);
+  at += kHalves;
+  if (code_->norms) {
+    parts.key_norms = reinterpret_cast<const std::uint16_t*>(at);
+    at += kHalves;
+  }
+  parts.key_levels = at;
+  at += padded(code_->keys[h].widths.tile_bytes());
+  if (code_->values.empty()) return parts;
+  parts.value_scales = reinterpret_cast<const std::uint16_t*>(at);
+  parts.value_levels = at + kHalves;
+  return parts;
+}
+
+Status LayerIndex::append_tile(const AttentionShape& shape,
+                               std::span<const KeyValueSegment> segments, CodeScratch& scratch) {
+  const std::int64_t first = n_tiles() * kCodeTile;
+  std::shared_ptr<std::byte> memory = allocate_tile(code_->tile_bytes());
+  if (memory == nullptr) {
+    return Error{ErrorCode::kResourceExhausted,
+                 "index: no memory for the codes of rows " + std::to_string(first) + " to " +
+                     std::to_string(first + kCodeTile) + "; use a spec without topk"};
+  }
+  tiles_.push_back(memory);
+  const StoredRows rows(shape, segments);
+  for (int head = 0; head < code_->n_kv_heads(); ++head) {
+    const HeadTile at = head_tile(head, n_tiles() - 1);
+    const auto h = static_cast<std::size_t>(head);
+    // The tile was allocated above and nobody else has it yet.
+    const auto writable = [](const auto* p) {
+      return const_cast<std::remove_const_t<std::remove_pointer_t<decltype(p)>>*>(p);
+    };
+    scratch.rows.resize(static_cast<std::size_t>(kCodeTile * std::max(shape.head_dim_k,
+                                                                      shape.head_dim_v)));
+    bool found = rows.load_keys(head, first, kCodeTile, scratch.rows.data());
+    encode_tile(code_->keys[h], CodeSide::kKeys, scratch.rows.data(),
+                {writable(at.key_levels), writable(at.key_scales), writable(at.key_norms)}, scratch);
+    if (!code_->values.empty()) {
+      found = rows.load_values(head, first, kCodeTile, scratch.rows.data()) && found;
+      encode_tile(code_->values[h], CodeSide::kValues, scratch.rows.data(),
+                  {writable(at.value_levels), writable(at.value_scales), nullptr}, scratch);
+    }
+    if (found) continue;
+    tiles_.pop_back();
+    return Error{ErrorCode::kInvalidArgument, "index: rows " + std::to_string(first) + " to " +
+                                                  std::to_string(first + kCodeTile) +
+                                                  " are not in the memory"};
+  }
+  return {};
+}
+
+void LayerIndex::truncate(std::int64_t n_tiles) noexcept {
+  if (n_tiles < this->n_tiles()) tiles_.resize(static_cast<std::size_t>(std::max<std::int64_t>(n_tiles, 0)));
+}
+
+std::size_t LayerIndex::code_bytes() const noexcept {
+  return ready() ? tiles_.size() * code_->tile_bytes() : 0;
+}
+
+}  // namespace volvelle

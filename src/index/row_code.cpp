@@ -1,0 +1,207 @@
+// Allocation of bits, and coding of tiles.
+#include "volvelle/index/row_code.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "base/result_macros.hpp"
+#include "index/matrix.hpp"
+#include "kernels/code_scan.hpp"
+#include "kernels/project.hpp"
+#include "volvelle/base/half.hpp"
+
+namespace volvelle {
+namespace {
+
+constexpr std::uint16_t kHalfNaN = 0x7E00;
+constexpr std::uint16_t kHalfMax = 0x7BFF;
+
+/// The smallest half float that is at least x (x >= 0); infinity beyond the largest.
+std::uint16_t half_up(float x) {
+  const std::uint16_t nearest = f32_to_f16(x);
+  if (f16_to_f32(nearest) >= x) return nearest;
+  return static_cast<std::uint16_t>(nearest + 1);
+}
+
+int rounded_down(double n, int unit) {
+  return static_cast<int>(std::max(n, 0.0)) / unit * unit;
+}
+
+double error_of(std::span<const double> weight, const CodeWidths& widths) {
+  double sum = 0.0;
+  for (std::size_t i = 0; i < weight.size(); ++i)
+    sum += weight[i] * std::exp2(-widths.width_of(static_cast<int>(i)));
+  return sum;
+}
+
+}  // namespace
+
+CodeWidths water_fill(std::span<const double> weight, double bits, int unit) {
+  const int dim = static_cast<int>(weight.size());
+  const int padded = (dim + unit - 1) / unit * unit;
+  const double budget = bits * dim + 1e-9;
+  CodeWidths best;
+  double least = std::numeric_limits<double>::infinity();
+  for (int n8 = 0; n8 <= padded && 8.0 * n8 <= budget; n8 += unit) {
+    const double left8 = budget - 8.0 * n8;
+    for (int n4 = 0; n8 + n4 <= padded && 4.0 * n4 <= left8; n4 += unit) {
+      const int n2 =
+          std::min(padded - n8 - n4, rounded_down((left8 - 4.0 * n4) / 2.0, unit));
+      const CodeWidths widths{n8, n4, n2};
+      const double error = error_of(weight, widths);
+      if (error < least) {
+        least = error;
+        best = widths;
+      }
+    }
+  }
+  if (best.total() == 0) best.n2 = unit;  // something must tell rows apart
+  return best;
+}
+
+CodeWidths uniform_widths(int rank, int bits, int unit) {
+  const int n = (rank + unit - 1) / unit * unit;
+  if (bits >= 8) return {n, 0, 0};
+  if (bits >= 4) return {0, n, 0};
+  return {0, 0, n};
+}
+
+namespace {
+
+/// Fills a code from E [k, dim], D [dim, k] and gains [k]; coordinates beyond k are padding.
+RowCode assemble(const MatrixD& encode, const MatrixD& decode, std::span<const double> gain,
+                 std::span<const double> mean, const CodeWidths& widths) {
+  RowCode code;
+  code.dim = static_cast<int>(encode.cols());
+  code.widths = widths;
+  for (const double x : mean) code.mean.push_back(static_cast<float>(x));
+  const Eigen::Index used = std::min<Eigen::Index>(widths.total(), encode.rows());
+  const auto dim = static_cast<std::size_t>(code.dim);
+  const auto stride = static_cast<std::size_t>(code.stride());
+  code.encode.assign(dim * stride, 0.0f);
+  code.decode.assign(static_cast<std::size_t>(widths.total()) * dim, 0.0f);
+  code.step.assign(static_cast<std::size_t>(widths.total()), 1.0f);
+  const double largest =
+      std::max(1e-30, gain.empty() ? 1.0 : *std::max_element(gain.begin(), gain.end()));
+  for (Eigen::Index i = 0; i < used; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    // A coordinate that never varies still needs a step above zero.
+    const double g = std::max(gain[at], 1e-9 * largest);
+    code.step[at] = static_cast<float>(g * std::exp2(-widths.width_of(static_cast<int>(i))));
+    for (std::size_t j = 0; j < dim; ++j) {
+      code.encode[j * stride + at] = static_cast<float>(encode(i, static_cast<Eigen::Index>(j)));
+      code.decode[at * dim + j] = static_cast<float>(decode(static_cast<Eigen::Index>(j), i));
+    }
+  }
+  return code;
+}
+
+}  // namespace
+
+RowCode make_key_code(const ScoreCodec& codec, std::span<const double> mean,
+                      const CodeWidths& widths) {
+  const Eigen::Map<const MatrixD> encode(codec.encode.data(), codec.rank, codec.dim);
+  const Eigen::Map<const MatrixD> decode(codec.decode.data(), codec.dim, codec.rank);
+  return assemble(encode, decode, codec.spread, mean, widths);
+}
+
+Result<RowCode> make_value_code(std::span<const double> covariance, std::span<const double> mean,
+                                double bits) {
+  const int dim = static_cast<int>(mean.size());
+  // With Sq = I the balanced code is PCA; the plain eigenvectors keep it orthogonal.
+  VOLVELLE_ASSIGN_OR_RETURN(
+      const ScoreCodec codec,
+      make_score_codec(CodecKind::kPrincipal, covariance, covariance, dim));
+  const Eigen::Map<const MatrixD> encode(codec.encode.data(), dim, dim);
+  const Eigen::Map<const MatrixD> decode(codec.decode.data(), dim, dim);
+  return assemble(encode, decode, codec.spread, mean,
+                  water_fill(codec.lambda, bits, kValueCodeUnit));
+}
+
+namespace {
+
+void prepare(const RowCode& code, CodeScratch& scratch) {
+  const auto n = static_cast<std::size_t>(code.widths.total());
+  scratch.inverse_step.resize(n);
+  scratch.half.resize(n);
+  scratch.bound.resize(n);
+  scratch.levels.resize(n * static_cast<std::size_t>(kCodeTile));
+  scratch.coordinates.resize(static_cast<std::size_t>(code.stride() * kCodeTile));
+  for (std::size_t i = 0; i < n; ++i) {
+    scratch.half[i] = std::exp2f(static_cast<float>(code.widths.width_of(static_cast<int>(i)) - 1));
+    scratch.inverse_step[i] = 1.0f / code.step[i];
+    scratch.bound[i] = scratch.inverse_step[i] / scratch.half[i];
+  }
+}
+
+/// |x - coded x| in double, from the row itself and not from its rounded coordinates.
+double residual_norm(const RowCode& code, const float* row, const CodeScratch& scratch,
+                     const std::uint8_t* levels, float scale) {
+  const int n = code.widths.total();
+  double sum = 0.0;
+  for (int i = 0; i < n; ++i) {
+    double x = 0.0;
+    for (int j = 0; j < code.dim; ++j) {
+      const auto at = static_cast<std::size_t>(j);
+      x += (static_cast<double>(row[j]) - static_cast<double>(code.mean[at])) *
+           static_cast<double>(code.encode[at * static_cast<std::size_t>(code.stride()) +
+                                           static_cast<std::size_t>(i)]);
+    }
+    const auto at = static_cast<std::size_t>(i);
+    const double level = levels[i] - static_cast<double>(scratch.half[at]) + 0.5;
+    const double rest =
+        x - static_cast<double>(scale) * static_cast<double>(code.step[at]) * level;
+    sum += rest * rest;
+  }
+  return std::sqrt(sum);
+}
+
+}  // namespace
+
+void encode_tile(const RowCode& code, CodeSide side, const float* rows, CodedRows out,
+                 CodeScratch& scratch) {
+  prepare(code, scratch);
+  const int n = code.widths.total();
+  project_rows(rows, kCodeTile, code.dim, code.mean.data(), code.dim, code.encode.data(), n,
+               code.stride(), scratch.coordinates.data(), code.stride());
+  for (std::int64_t t = 0; t < kCodeTile; ++t) {
+    const float* x = scratch.coordinates.data() + t * code.stride();
+    std::uint8_t* levels = scratch.levels.data() + t * n;
+    float scale = largest_ratio(x, scratch.bound.data(), n);
+    bool finite = std::isfinite(scale);
+    for (int i = 0; finite && i < n; ++i) finite = std::isfinite(x[i]);
+    std::uint16_t stored = finite ? half_up(scale) : kHalfNaN;
+    if (stored > kHalfMax) stored = kHalfNaN;  // too large for the scale: must not look like a code
+    scale = f16_to_f32(stored);
+    const float inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
+    quantize_levels(x, scratch.inverse_step.data(), scratch.half.data(),
+                    std::isfinite(inverse) ? inverse : 0.0f, n, levels);
+    out.scales[t] = stored;
+    if (out.norms == nullptr) continue;
+    const double norm = residual_norm(code, rows + t * code.dim, scratch, levels, scale);
+    out.norms[t] = half_up(static_cast<float>(norm * (1.0 + 0x1p-20)));
+  }
+  if (side == CodeSide::kKeys) {
+    pack_key_tile(code.widths, scratch.levels.data(), out.levels);
+  } else {
+    pack_value_tile(code.widths, scratch.levels.data(), out.levels);
+  }
+}
+
+std::vector<float> decode_row(const RowCode& code, CodeSide side, const CodedRows& coded, int row) {
+  const float scale = f16_to_f32(coded.scales[row]);
+  std::vector<float> x;
+  for (int i = 0; i < code.widths.total(); ++i) {
+    const std::uint8_t level = side == CodeSide::kKeys
+                                   ? key_level(code.widths, coded.levels, row, i)
+                                   : value_level(code.widths, coded.levels, row, i);
+    const float half = std::exp2f(static_cast<float>(code.widths.width_of(i) - 1));
+    x.push_back(scale * code.step[static_cast<std::size_t>(i)] *
+                (static_cast<float>(level) - half + 0.5f));
+  }
+  return x;
+}
+
+}  // namespace volvelle

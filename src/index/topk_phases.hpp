@@ -1,0 +1,75 @@
+// The phases of a read through an index. Every thread calls each of them; threads meet in between.
+#pragma once
+
+#include <algorithm>
+
+#include "index/topk_workspace.hpp"
+#include "volvelle/base/half.hpp"
+
+namespace volvelle {
+
+/// One query token's read, as all phases see it.
+struct TopkRead {
+  const AttendTask& task;
+  std::int64_t token = 0;
+  const LayerIndex& index;
+  const TopkPolicy& policy;
+  TopkWorkspace::Impl& workspace;
+  int ith = 0;
+  int nth = 1;
+  std::int64_t n_tiles = 0;   // coded rows are those of tiles [0, n_tiles) behind the sinks
+  std::int64_t n_pieces = 0;  // the tiles are cut into so many parts
+
+  const AttentionShape& shape() const noexcept { return task.shape; }
+  int group() const noexcept { return task.shape.group(); }
+  std::int64_t n_visible() const noexcept {
+    return task.visible[static_cast<std::size_t>(token)].end;
+  }
+  std::int64_t n_coded_rows() const noexcept { return n_tiles * kCodeTile; }
+  std::int64_t first_tile(std::int64_t piece) const noexcept { return n_tiles * piece / n_pieces; }
+  TopkWorkspace::Impl::Thread& thread() const noexcept {
+    return workspace.threads[static_cast<std::size_t>(ith)];
+  }
+  bool wants_bound() const noexcept {
+    return policy.max_error > 0.0 || policy.certificate != CertificateKind::kNone;
+  }
+  /// Planes of bytes per query: bounds need the queries to be nearly exact.
+  int n_planes() const noexcept {
+    return policy.certificate == CertificateKind::kExact ? kScanPlanes : 1;
+  }
+};
+
+/// This thread's share of the items [0, n).
+struct Items {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+inline Items share_of(std::int64_t n, const TopkRead& read) noexcept {
+  return {n * read.ith / read.nth, n * (read.ith + 1) / read.nth};
+}
+
+void prepare_queries(const TopkRead& read) noexcept;  // and read sinks and recent rows exactly
+void score_pieces(const TopkRead& read) noexcept;
+void choose_rows(const TopkRead& read) noexcept;
+void read_pieces(const TopkRead& read) noexcept;
+void write_outputs(const TopkRead& read) noexcept;
+
+/// Sum over a tile of weight times share of the error, for one query head; see ErrorShare.
+float error_sum(const TopkRead& read, int head, const float* weights,
+                const HeadTile& tile) noexcept;
+
+/// Queries of one call of the scan kernel.
+inline constexpr int kMaxScanQueries = 16;
+/// Query heads of a KV head that a read through an index serves.
+inline constexpr int kMaxGroup = 64;
+/// Error of the logarithm of a weight from exp2 and the sums in float (kernels/exp-inl.h).
+inline constexpr float kWeightSlack = 0x1p-20f;
+
+/// Adds rows [begin, end) of a KV head to the states of its group, exactly.
+void attend_rows(const TopkRead& read, int head, std::int64_t begin, std::int64_t end,
+                 const RowStates& states) noexcept;
+/// The same for single rows, ascending.
+void attend_row_list(const TopkRead& read, int head, const std::int32_t* rows, std::int64_t n,
+                     const RowStates& states) noexcept;
+
+}  // namespace volvelle

@@ -1,0 +1,125 @@
+// First phase: queries in the coordinates of the code, rounded to bytes, with what bounds need to
+// know about the rounding; and the rows that are always read exactly.
+//
+//   score of a coded row, base 2:  base + scale * (sum over widths of gain * sum q_i level_i + offset)
+//   a = D^T q in double; alpha_i = a_i step_i;  alpha ~ gain * q_i, gain = max |alpha| / 127 of a width
+//   second plane: what the first left over, 254 times finer
+#include <cmath>
+
+#include "attention/rows.hpp"
+#include "index/topk_phases.hpp"
+#include "kernels/project.hpp"
+
+namespace volvelle {
+namespace {
+
+struct WidthRange {
+  int begin;
+  int end;
+  double center;  // half - 1/2 of its levels
+};
+
+/// Rounds the coordinates of one width to one plane of bytes; `rest` loses what the plane holds.
+/// Returns the gain.
+double round_plane(double* rest, const WidthRange& range, double gain, std::int8_t* plane) noexcept {
+  for (int i = range.begin; i < range.end; ++i) {
+    const double q = gain > 0.0 ? std::clamp(std::nearbyint(rest[i] / gain), -127.0, 127.0) : 0.0;
+    plane[i] = static_cast<std::int8_t>(q);
+    rest[i] -= gain * q;
+  }
+  return gain;
+}
+
+/// Bounds of the error of a coded score per unit of a row's scale: what rounding left of the query,
+/// and the float sums over the widths (each partial sum is exact, at most n_sums are added).
+double score_slack(const CodeWidths& widths, const double* rest, double magnitude) noexcept {
+  constexpr double kUnit = 0x1p-24;
+  const double n_sums = 8.0 + widths.n8 / 2.0 + widths.n4 / 32.0 + widths.n2 / 160.0;
+  double left = 0.0;
+  for (int i = 0; i < widths.total(); ++i)
+    left += std::abs(rest[i]) * (std::exp2(widths.width_of(i) - 1) - 0.5);
+  return left + magnitude * n_sums * kUnit / (1.0 - n_sums * kUnit);
+}
+
+void prepare_query(const TopkRead& read, int kv_head, int head) noexcept {
+  TopkWorkspace::Impl& w = read.workspace;
+  const AttentionShape& shape = read.shape();
+  const RowCode& code = read.index.code().keys[static_cast<std::size_t>(kv_head)];
+  const float* q = read.task.q + read.token * read.task.q_token_stride + head * read.task.q_head_stride;
+  float* scaled = w.scaled + head * w.q_stride;
+  const double scale = static_cast<double>(shape.scale) / kLn2;  // natural to base 2
+  for (int j = 0; j < shape.head_dim_k; ++j) scaled[j] = q[j] * (shape.scale * kLog2E);
+  std::fill(scaled + shape.head_dim_k, scaled + w.q_stride, 0.0f);
+
+  const CodeWidths& widths = code.widths;
+  double* alpha = read.thread().products.data();
+  double norm = 0.0;
+  double variance = 0.0;
+  for (int i = 0; i < widths.total(); ++i) {
+    const float* basis = code.decode.data() + static_cast<std::ptrdiff_t>(i) * code.dim;
+    double a = 0.0;
+    if (read.n_planes() == 1) {
+      a = static_cast<double>(dot(q, basis, code.dim));
+    } else {
+      for (int j = 0; j < code.dim; ++j)
+        a += static_cast<double>(q[j]) * static_cast<double>(basis[j]);
+    }
+    const double step = static_cast<double>(code.step[static_cast<std::size_t>(i)]);
+    norm += a * a;
+    variance += a * a * step * step / 12.0;
+    alpha[i] = a * scale * step;
+  }
+  double base = 0.0;
+  for (int j = 0; j < code.dim; ++j)
+    base += static_cast<double>(q[j]) * static_cast<double>(code.mean[static_cast<std::size_t>(j)]);
+
+  const WidthRange ranges[3] = {{0, widths.n8, 127.5},
+                                {widths.n8, widths.n8 + widths.n4, 7.5},
+                                {widths.n8 + widths.n4, widths.total(), 1.5}};
+  double gains[3];
+  double magnitude = 0.0;
+  for (int c = 0; c < 3; ++c) {
+    double largest = 0.0;
+    for (int i = ranges[c].begin; i < ranges[c].end; ++i) {
+      largest = std::max(largest, std::abs(alpha[i]));
+      magnitude += 2.0 * std::abs(alpha[i]) * ranges[c].center;
+    }
+    gains[c] = static_cast<double>(static_cast<float>(largest / 127.0));
+  }
+  for (int plane = 0; plane < read.n_planes(); ++plane) {
+    std::int8_t* bytes = w.planes + (head * kScanPlanes + plane) * w.code_stride;
+    double offset = 0.0;
+    for (int c = 0; c < 3; ++c) {
+      round_plane(alpha, ranges[c], gains[c], bytes);
+      w.gains[(head * kScanPlanes + plane) * 3 + c] = static_cast<float>(gains[c]);
+      double sum = 0.0;
+      for (int i = ranges[c].begin; i < ranges[c].end; ++i) sum += bytes[i];
+      offset -= gains[c] * sum * ranges[c].center;
+      gains[c] = static_cast<double>(static_cast<float>(gains[c] / 254.0));
+    }
+    w.offsets[head * kScanPlanes + plane] = static_cast<float>(offset);
+  }
+  PreparedQuery& prepared = w.queries[static_cast<std::size_t>(head)];
+  const double natural = std::abs(static_cast<double>(shape.scale));
+  prepared.base = static_cast<float>(base * scale);
+  prepared.sigma = static_cast<float>(std::sqrt(variance) * natural);
+  prepared.norm = static_cast<float>(std::sqrt(norm) * natural * (1.0 + 0x1p-20));
+  prepared.slack = static_cast<float>(score_slack(widths, alpha, magnitude) * kLn2 * (1.0 + 0x1p-20));
+}
+
+}  // namespace
+
+void prepare_queries(const TopkRead& read) noexcept {
+  const int group = read.group();
+  const Items heads = share_of(read.shape().n_kv_heads, read);
+  for (int kv_head = static_cast<int>(heads.begin); kv_head < heads.end; ++kv_head) {
+    for (int g = 0; g < group; ++g) prepare_query(read, kv_head, kv_head * group + g);
+    const RowStates states =
+        TopkWorkspace::Impl::group_states(read.workspace.recent, kv_head, read.shape());
+    clear_states(states, group);
+    attend_rows(read, kv_head, 0, std::min(read.policy.sinks, read.n_coded_rows()), states);
+    attend_rows(read, kv_head, read.n_coded_rows(), read.n_visible(), states);
+  }
+}
+
+}  // namespace volvelle

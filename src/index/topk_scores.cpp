@@ -1,0 +1,99 @@
+// Second phase: coded scores of all rows, as weights relative to each tile's largest.
+#include "index/topk_phases.hpp"
+
+namespace volvelle {
+namespace {
+
+/// What stands behind a row's error: the norm of its coding error, or its scale.
+const std::uint16_t* error_radii(const TopkRead& read, const HeadTile& tile) noexcept {
+  return read.policy.certificate == CertificateKind::kExact ? tile.key_norms : tile.key_scales;
+}
+
+void score_tile(const TopkRead& read, int kv_head, std::int64_t tile) noexcept {
+  TopkWorkspace::Impl& w = read.workspace;
+  const int group = read.group();
+  const int first = kv_head * group;
+  const HeadTile codes = read.index.head_tile(kv_head, tile);
+  const std::int64_t capacity = w.capacity_tiles;
+  const int begin = static_cast<int>(
+      std::clamp<std::int64_t>(read.policy.sinks - tile * kCodeTile, 0, kCodeTile));
+  const CodeWidths& widths = read.index.code().keys[static_cast<std::size_t>(kv_head)].widths;
+  for (int plane = 0; plane < read.n_planes(); ++plane) {
+    KeyScan scan;
+    scan.widths = widths;
+    scan.n_queries = group;
+    scan.q = w.planes + (first * kScanPlanes + plane) * w.code_stride;
+    scan.q_stride = kScanPlanes * w.code_stride;
+    // Gains and offsets of the same plane lie kScanPlanes apart; the kernel wants them together.
+    float gains[3 * kMaxScanQueries];
+    float offsets[kMaxScanQueries];
+    for (int from = 0; from < group; from += kMaxScanQueries) {
+      const int n = std::min(kMaxScanQueries, group - from);
+      for (int h = 0; h < n; ++h) {
+        const int at = (first + from + h) * kScanPlanes + plane;
+        for (int c = 0; c < 3; ++c) gains[3 * h + c] = w.gains[at * 3 + c];
+        offsets[h] = w.offsets[at];
+      }
+      scan.n_queries = n;
+      scan.gain = gains;
+      scan.offset = offsets;
+      float* out = plane == 0 ? w.weights_of(first + from) + tile * kCodeTile
+                              : read.thread().raw + from * kCodeTile;
+      scan_key_tile(scan, codes.key_levels, out, plane == 0 ? capacity * kCodeTile : kCodeTile);
+      scan.q += n * scan.q_stride;
+    }
+  }
+  for (int h = 0; h < group; ++h) {
+    float* s = w.weights_of(first + h) + tile * kCodeTile;
+    if (read.n_planes() > 1) {
+      const float* fine = read.thread().raw + h * kCodeTile;
+      for (int t = 0; t < kCodeTile; ++t) s[t] += fine[t];
+    }
+    const TileWeights weights =
+        weigh_key_tile(s, codes.key_scales, begin, static_cast<int>(kCodeTile));
+    const std::int64_t at = (first + h) * capacity + tile;
+    w.tile_m[at] = weights.m;
+    w.tile_d[at] = weights.d;
+  }
+}
+
+/// Sum of each row's weight times its share of the error, for all query heads of a tile.
+void sum_errors(const TopkRead& read, int kv_head, std::int64_t tile) noexcept {
+  TopkWorkspace::Impl& w = read.workspace;
+  const HeadTile codes = read.index.head_tile(kv_head, tile);
+  for (int head = kv_head * read.group(); head < (kv_head + 1) * read.group(); ++head) {
+    w.tile_error[head * w.capacity_tiles + tile] =
+        error_sum(read, head, w.weights_of(head) + tile * kCodeTile, codes);
+  }
+}
+
+}  // namespace
+
+float error_sum(const TopkRead& read, int head, const float* weights,
+                const HeadTile& tile) noexcept {
+  const PreparedQuery& query = read.workspace.queries[static_cast<std::size_t>(head)];
+  if (read.policy.certificate == CertificateKind::kExact) {
+    // The slack of a score is its row's scale times query.slack; the scale is at most the largest.
+    float scale = 0.0f;
+    for (int t = 0; t < kCodeTile; ++t) scale = std::max(scale, f16_to_f32(tile.key_scales[t]));
+    return sum_error_shares(ErrorShare::kBound, weights, error_radii(read, tile), query.norm,
+                            query.slack * scale + kWeightSlack);
+  }
+  return sum_error_shares(ErrorShare::kExpected, weights, error_radii(read, tile), query.sigma,
+                          0.0f);
+}
+
+void score_pieces(const TopkRead& read) noexcept {
+  const int n_kv_heads = read.shape().n_kv_heads;
+  const Items items = share_of(read.n_pieces * n_kv_heads, read);
+  for (std::int64_t item = items.begin; item < items.end; ++item) {
+    const int kv_head = static_cast<int>(item / read.n_pieces);
+    const std::int64_t piece = item % read.n_pieces;
+    for (std::int64_t tile = read.first_tile(piece); tile < read.first_tile(piece + 1); ++tile) {
+      score_tile(read, kv_head, tile);
+      if (read.wants_bound()) sum_errors(read, kv_head, tile);
+    }
+  }
+}
+
+}  // namespace volvelle

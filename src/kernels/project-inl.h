@@ -1,0 +1,125 @@
+// Products of a few rows with a matrix that fits the cache, compiled once per target. Four rows and
+// two vectors of outputs stay in registers.
+#if defined(VOLVELLE_KERNELS_PROJECT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef VOLVELLE_KERNELS_PROJECT_INL_H_
+#undef VOLVELLE_KERNELS_PROJECT_INL_H_
+#else
+#define VOLVELLE_KERNELS_PROJECT_INL_H_
+#endif
+
+#include <cmath>
+
+#include "kernels/load-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace volvelle {
+namespace HWY_NAMESPACE {
+
+template <int NR, int NV>
+HWY_INLINE void project_block(const float* rows, std::int64_t row_stride, const float* mean,
+                              int dim, const float* basis, std::ptrdiff_t basis_stride, float* out,
+                              std::ptrdiff_t out_stride) {
+  const FloatTag d;
+  FloatVec acc[NR][NV];
+#pragma GCC unroll 4
+  for (int r = 0; r < NR; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < NV; ++v) acc[r][v] = hn::Zero(d);
+  }
+  for (int i = 0; i < dim; ++i) {
+    FloatVec b[NV];
+#pragma GCC unroll 4
+    for (int v = 0; v < NV; ++v) b[v] = hn::LoadU(d, basis + i * basis_stride + v * kLanes);
+#pragma GCC unroll 4
+    for (int r = 0; r < NR; ++r) {
+      const FloatVec x = hn::Set(d, rows[r * row_stride + i] - mean[i]);
+#pragma GCC unroll 4
+      for (int v = 0; v < NV; ++v) acc[r][v] = hn::MulAdd(x, b[v], acc[r][v]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < NR; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < NV; ++v) hn::StoreU(acc[r][v], d, out + r * out_stride + v * kLanes);
+  }
+}
+
+inline void project(const float* rows, std::int64_t n, std::int64_t row_stride, const float* mean,
+                    int dim, const float* basis, int n_out, std::ptrdiff_t basis_stride, float* out,
+                    std::ptrdiff_t out_stride) {
+  for (std::int64_t r = 0; r < n; r += r + 4 <= n ? 4 : 1) {
+    const float* from = rows + r * row_stride;
+    float* to = out + r * out_stride;
+    std::int64_t j = 0;
+    for (; j + 2 * kLanes <= HWY_MAX(n_out, 0) + kLanes - 1; j += 2 * kLanes) {
+      if (j + 2 * kLanes > basis_stride) break;
+      if (r + 4 <= n) {
+        project_block<4, 2>(from, row_stride, mean, dim, basis + j, basis_stride, to + j,
+                            out_stride);
+      } else {
+        project_block<1, 2>(from, row_stride, mean, dim, basis + j, basis_stride, to + j,
+                            out_stride);
+      }
+    }
+    for (; j < n_out; j += kLanes) {
+      if (r + 4 <= n) {
+        project_block<4, 1>(from, row_stride, mean, dim, basis + j, basis_stride, to + j,
+                            out_stride);
+      } else {
+        project_block<1, 1>(from, row_stride, mean, dim, basis + j, basis_stride, to + j,
+                            out_stride);
+      }
+    }
+  }
+}
+
+inline void combine(const float* x, int n, const float* basis, std::ptrdiff_t basis_stride, int dim,
+                    float* out) {
+  const FloatTag d;
+  std::int64_t j = 0;
+  for (; j + kLanes <= dim; j += kLanes) {
+    FloatVec even = hn::LoadU(d, out + j);
+    FloatVec odd = hn::Zero(d);
+    int i = 0;
+    for (; i + 2 <= n; i += 2) {
+      even = hn::MulAdd(hn::Set(d, x[i]), hn::LoadU(d, basis + i * basis_stride + j), even);
+      odd = hn::MulAdd(hn::Set(d, x[i + 1]), hn::LoadU(d, basis + (i + 1) * basis_stride + j), odd);
+    }
+    if (i < n) even = hn::MulAdd(hn::Set(d, x[i]), hn::LoadU(d, basis + i * basis_stride + j), even);
+    hn::StoreU(hn::Add(even, odd), d, out + j);
+  }
+  for (; j < dim; ++j) {
+    for (int i = 0; i < n; ++i) out[j] += x[i] * basis[i * basis_stride + j];
+  }
+}
+
+inline float dot_product(const float* a, const float* b, int dim) {
+  const FloatTag d;
+  FloatVec sum = hn::Zero(d);
+  std::int64_t i = 0;
+  for (; i + kLanes <= dim; i += kLanes)
+    sum = hn::MulAdd(hn::LoadU(d, a + i), hn::LoadU(d, b + i), sum);
+  float total = hn::GetLane(hn::SumOfLanes(d, sum));
+  for (; i < dim; ++i) total += a[i] * b[i];
+  return total;
+}
+
+inline void quantize(const float* x, const float* inverse_step, const float* half,
+                     float inverse_scale, int n, std::uint8_t* levels) {
+  for (int i = 0; i < n; ++i) {
+    const float level = std::floor(x[i] * inverse_step[i] * inverse_scale) + half[i];
+    levels[i] = static_cast<std::uint8_t>(HWY_MIN(HWY_MAX(level, 0.0f), 2.0f * half[i] - 1.0f));
+  }
+}
+
+inline float ratio(const float* x, const float* bound, int n) {
+  float largest = 0.0f;
+  for (int i = 0; i < n; ++i) largest = HWY_MAX(largest, std::fabs(x[i]) * bound[i]);
+  return largest;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace volvelle
+HWY_AFTER_NAMESPACE();
+
+#endif  // VOLVELLE_KERNELS_PROJECT_INL_H_

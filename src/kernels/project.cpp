@@ -1,0 +1,43 @@
+// Run-time dispatch of the small products.
+#include "kernels/project.hpp"
+
+// clang-format off
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/project.cpp"
+#include <hwy/foreach_target.h>  // must come before highway.h
+#include <hwy/highway.h>
+#include "kernels/project-inl.h"
+// clang-format on
+
+#if HWY_ONCE
+namespace volvelle {
+
+HWY_EXPORT(project);
+HWY_EXPORT(combine);
+HWY_EXPORT(dot_product);
+HWY_EXPORT(quantize);
+HWY_EXPORT(ratio);
+
+void project_rows(const float* rows, std::int64_t n, std::int64_t row_stride, const float* mean,
+                  int dim, const float* basis, int n_out, std::ptrdiff_t basis_stride, float* out,
+                  std::ptrdiff_t out_stride) noexcept {
+  HWY_DYNAMIC_DISPATCH(project)
+  (rows, n, row_stride, mean, dim, basis, n_out, basis_stride, out, out_stride);
+}
+void add_combination(const float* x, int n, const float* basis, std::ptrdiff_t basis_stride,
+                     int dim, float* out) noexcept {
+  HWY_DYNAMIC_DISPATCH(combine)(x, n, basis, basis_stride, dim, out);
+}
+float dot(const float* a, const float* b, int dim) noexcept {
+  return HWY_DYNAMIC_DISPATCH(dot_product)(a, b, dim);
+}
+void quantize_levels(const float* x, const float* inverse_step, const float* half,
+                     float inverse_scale, int n, std::uint8_t* levels) noexcept {
+  HWY_DYNAMIC_DISPATCH(quantize)(x, inverse_step, half, inverse_scale, n, levels);
+}
+float largest_ratio(const float* x, const float* bound, int n) noexcept {
+  return HWY_DYNAMIC_DISPATCH(ratio)(x, bound, n);
+}
+
+}  // namespace volvelle
+#endif  // HWY_ONCE

@@ -1,0 +1,256 @@
+// Reads through an index against exact attention, and their certificates against the true variation.
+#include <set>
+
+#include "law/topk_case.hpp"
+#include "index/select.hpp"
+
+namespace volvelle::law {
+namespace {
+
+AttentionShape shape_of(int heads, int kv_heads, int dim, ElementType type = ElementType::kF16) {
+  return {.n_heads = heads, .n_kv_heads = kv_heads, .head_dim_k = dim, .head_dim_v = dim,
+          .k_type = type, .v_type = type, .scale = 1.0f / std::sqrt(static_cast<float>(dim))};
+}
+
+struct Outcome {
+  std::vector<float> out;
+  ReadStatistics statistics;
+};
+
+Outcome read(TopkCase& problem, const LayerIndex& index, const TopkPolicy& policy, int threads = 1) {
+  const AttendTask task = problem.plain.task();
+  TopkWorkspace workspace = make_topk_workspace(task.shape, threads, index.n_tiles());
+  EXPECT_TRUE(can_read_topk(task, index, policy));
+  topk_attend(task, index, policy, workspace, threads);
+  EXPECT_FALSE(workspace.take_not_finite());
+  return {problem.plain.out(), workspace.take_statistics()};
+}
+
+/// |a - b| over all outputs, relative to the length of b.
+double relative_error(std::span<const float> a, std::span<const double> b) {
+  double difference = 0.0;
+  double length = 0.0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    difference += std::pow(static_cast<double>(a[i]) - b[i], 2);
+    length += b[i] * b[i];
+  }
+  return std::sqrt(difference / length);
+}
+
+TEST(TopkRead, AllRowsChosenIsExactAttention) {
+  for (const ElementType type : {ElementType::kF16, ElementType::kF32, ElementType::kQ8_0}) {
+    TopkCase problem(shape_of(6, 2, 64, type), 700, 1);
+    const LayerIndex index = problem.make_index({});
+    for (const bool tail : {true, false}) {
+      const Outcome outcome = read(problem, index, {.k = 1000, .coded_tail = tail});
+      const auto exact = reference_attend(problem.plain.task());
+      for (std::size_t i = 0; i < exact.size(); ++i)
+        ASSERT_NEAR(outcome.out[i], exact[i], problem.plain.tolerance());
+      EXPECT_EQ(outcome.statistics.rows_read, 2 * 700);
+    }
+  }
+}
+
+TEST(TopkRead, TheTailIsAlmostExactAndMuchBetterThanNone) {
+  for (const auto& [heads, kv, dim] : {std::tuple{3, 1, 64}, {4, 4, 80}, {8, 1, 128}, {4, 1, 256}, {14, 2, 96}}) {
+    SCOPED_TRACE(std::to_string(dim));
+    TopkCase problem(shape_of(heads, kv, dim), 1500, 2);
+    const LayerIndex index = problem.make_index({});
+    const auto exact = reference_attend(problem.plain.task());
+    const double with_tail = relative_error(read(problem, index, {.k = 128}).out, exact);
+    const double without = relative_error(read(problem, index, {.k = 128, .coded_tail = false}).out, exact);
+    const IndexOptions fine{.bits = 8.0, .value_bits = 8.0};
+    const LayerIndex precise = problem.make_index(fine);
+    const double with_fine = relative_error(read(problem, precise, {.k = 128}).out, exact);
+    EXPECT_LT(with_tail, 0.12);
+    EXPECT_LT(with_tail, 0.5 * without);
+    EXPECT_LT(with_fine, 0.02);
+    EXPECT_LT(with_fine, with_tail);
+  }
+}
+
+TEST(TopkRead, SameBitsForAnyNumberOfThreads) {
+  TopkCase problem(shape_of(6, 2, 64), 3000, 3);
+  const LayerIndex index = problem.make_index({.norms = true});
+  for (const TopkPolicy& policy :
+       {TopkPolicy{.k = 64}, TopkPolicy{.k = 64, .max_error = 0.02},
+        TopkPolicy{.k = 64, .max_error = 0.05, .certificate = CertificateKind::kExact}}) {
+    const Outcome one = read(problem, index, policy, 1);
+    for (const int threads : {2, 3, 7}) EXPECT_EQ(read(problem, index, policy, threads).out, one.out);
+  }
+}
+
+TEST(TopkRead, ChoosesTheRowsWithTheLargestCodedWeight) {
+  TopkCase problem(shape_of(2, 1, 64), 1000, 4);
+  const LayerIndex index = problem.make_index({.bits = 8.0});
+  const AttendTask task = problem.plain.task();
+  TopkWorkspace workspace = make_topk_workspace(task.shape, 1, index.n_tiles());
+  topk_attend(task, index, {.k = 64}, workspace, 1);
+  const auto a = exact_weights(task, 0, problem.plain);
+  const auto b = exact_weights(task, 1, problem.plain);
+  std::vector<std::pair<double, int>> order;
+  for (int r = 4; r < 896; ++r)  // the tiles whose last row is at least 64 rows back, no sinks
+    order.emplace_back(-(a[static_cast<std::size_t>(r)] + b[static_cast<std::size_t>(r)]), r);
+  std::sort(order.begin(), order.end());
+  std::set<int> best;
+  for (int i = 0; i < 64; ++i) best.insert(order[static_cast<std::size_t>(i)].second);
+  const TopkWorkspace::Impl& w = workspace.impl();
+  ASSERT_EQ(w.n_selected[0], 64);
+  int hits = 0;
+  for (int i = 0; i < 64; ++i) hits += best.count(w.selected[static_cast<std::size_t>(i)]) > 0 ? 1 : 0;
+  EXPECT_GE(hits, 61);  // 8-bit codes and 8-bit queries: neighbours of the border may swap
+}
+
+TEST(TopkRead, RefusesWhatItCanNotRead) {
+  TopkCase problem(shape_of(3, 1, 64), 400, 5);
+  const LayerIndex index = problem.make_index({});
+  AttendTask task = problem.plain.task();
+  EXPECT_TRUE(can_read_topk(task, index, {}));
+  EXPECT_FALSE(can_read_topk(task, LayerIndex(), {}));
+  task.shape.soft_cap = 30.0f;
+  EXPECT_FALSE(can_read_topk(task, index, {}));
+  task = problem.plain.task();
+  const VisibleRows windowed{4, 200, 400};
+  task.visible = std::span(&windowed, 1);
+  EXPECT_FALSE(can_read_topk(task, index, {}));
+  const VisibleRows few{0, 0, 127};
+  task.visible = std::span(&few, 1);
+  EXPECT_FALSE(can_read_topk(task, index, {}));
+}
+
+TEST(TopkRead, NaNInARowIsAnErrorOfTheRead) {
+  for (const bool key : {true, false}) {
+    TopkCase problem(shape_of(3, 1, 64), 600, 6);
+    (key ? problem.plain.k() : problem.plain.v())[100 * 64 + 5] = std::nanf("");
+    problem.plain.cut({});
+    const LayerIndex index = problem.make_index({});
+    const AttendTask task = problem.plain.task();
+    TopkWorkspace workspace = make_topk_workspace(task.shape, 1, index.n_tiles());
+    topk_attend(task, index, {.k = 64}, workspace, 1);
+    EXPECT_TRUE(workspace.take_not_finite()) << key;
+  }
+}
+
+// The certificate's promise, on random problems of all kinds: peaked and flat, short and long codes,
+// with and without a tail, fixed and adaptive.
+TEST(TopkCertificate, BoundsTheTrueVariationAlways) {
+  int reads = 0;
+  double largest_ratio = 0.0;
+  int dense = 0;
+  for (std::uint32_t seed = 0; seed < 60; ++seed) {
+    std::mt19937 random(seed);
+    const int group = 1 + static_cast<int>(random() % 4);
+    const int dims[] = {32, 64, 80, 128};
+    const auto n = static_cast<std::int64_t>(200 + random() % 1200);
+    const float amplitude = 0.2f * static_cast<float>(1 << (random() % 6));
+    TopkCase problem(shape_of(2 * group, 2, dims[random() % 4]), n, seed, amplitude);
+    const double bits = random() % 3 == 0 ? 4.0 : 8.0;
+    const LayerIndex index = problem.make_index({.bits = bits, .norms = true});
+    TopkPolicy policy{.k = static_cast<std::int64_t>(1 + random() % 100),
+                      .certificate = CertificateKind::kExact, .coded_tail = random() % 4 != 0};
+    if (random() % 2 == 0) policy.max_error = random() % 2 == 0 ? 0.05 : 0.01;
+    const AttendTask task = problem.plain.task();
+    TopkWorkspace workspace = make_topk_workspace(task.shape, 1, index.n_tiles());
+    topk_attend(task, index, policy, workspace, 1);
+    ASSERT_FALSE(workspace.take_not_finite());
+    const ReadStatistics statistics = workspace.take_statistics();
+    ASSERT_EQ(statistics.certified, statistics.reads);
+    dense += static_cast<int>(statistics.dense);
+    const std::int64_t n_tiles = std::min((n - policy.window) / kCodeTile, index.n_tiles());
+    for (int head = 0; head < task.shape.n_heads; ++head) {
+      const double variation = used_variation(task, head, problem.plain, workspace, policy, n_tiles);
+      ++reads;
+      ASSERT_LE(variation, statistics.worst_bound + 1e-9) << "seed " << seed << " head " << head;
+      if (policy.max_error > 0.0) {
+        ASSERT_LE(variation, policy.max_error);
+      }
+      if (statistics.worst_bound > 1e-6)
+        largest_ratio = std::max(largest_ratio, variation / statistics.worst_bound);
+    }
+  }
+  EXPECT_GT(largest_ratio, 0.01);  // a bound that is never near the truth would bound nothing
+  EXPECT_GT(dense, 0);
+  EXPECT_LT(dense, reads / 2);
+}
+
+// Negative control: the query is turned to one row's coding error and away from the row itself, so
+// that this row is the last one chosen and its error counts in full. A quarter of the bound must
+// then be too little; if it were not, the test above would show nothing.
+TEST(TopkCertificate, AQuarterOfTheBoundIsTooLittle) {
+  int broken = 0;
+  for (std::uint32_t seed = 0; seed < 4; ++seed) {
+    TopkCase problem(shape_of(1, 1, 32), 300, seed);
+    const LayerIndex index = problem.make_index({.bits = 2.0, .norms = true});
+    const RowCode& code = index.code().keys[0];
+    const std::int64_t n_coded = (300 - 64) / kCodeTile * kCodeTile;
+    for (std::int64_t row = 4; row < n_coded; row += 7) {
+      const HeadTile tile = index.head_tile(0, row / kCodeTile);
+      const CodedRows coded{const_cast<std::byte*>(tile.key_levels),
+                            const_cast<std::uint16_t*>(tile.key_scales), nullptr};
+      const std::vector<float> x =
+          decode_row(code, CodeSide::kKeys, coded, static_cast<int>(row % kCodeTile));
+      const float* k = problem.plain.k().data() + row * 32;
+      std::vector<double> error(x.size());
+      double error_length = 0.0, length = 0.0;
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        double exact = 0.0;
+        for (std::size_t j = 0; j < 32; ++j)
+          exact += (f16_to_f32(f32_to_f16(k[j])) - static_cast<double>(code.mean[j])) *
+                   static_cast<double>(code.encode[j * static_cast<std::size_t>(code.stride()) + i]);
+        error[i] = exact - static_cast<double>(x[i]);
+        error_length += error[i] * error[i];
+        length += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+      }
+      for (std::size_t j = 0; j < 32; ++j) {
+        double q = 0.0;
+        for (std::size_t i = 0; i < x.size(); ++i) {
+          const double a = error[i] / std::sqrt(error_length) - 2.0 * static_cast<double>(x[i]) / std::sqrt(length);
+          q += a * static_cast<double>(code.encode[j * static_cast<std::size_t>(code.stride()) + i]);
+        }
+        problem.plain.q()[j] = static_cast<float>(q);
+      }
+      const AttendTask task = problem.plain.task();
+      TopkWorkspace workspace = make_topk_workspace(task.shape, 1, index.n_tiles());
+      const TopkPolicy policy{.k = n_coded - 5, .certificate = CertificateKind::kExact};
+      topk_attend(task, index, policy, workspace, 1);
+      const double bound = workspace.take_statistics().worst_bound;
+      const double variation =
+          used_variation(task, 0, problem.plain, workspace, policy, n_coded / kCodeTile);
+      EXPECT_LE(variation, bound);
+      broken += variation > 0.25 * bound ? 1 : 0;
+    }
+  }
+  EXPECT_GT(broken, 5);
+}
+
+TEST(Select, EqualsSorting) {
+  std::mt19937 random(7);
+  for (int trial = 0; trial < 300; ++trial) {
+    const std::int64_t n = kSelectBlock * static_cast<std::int64_t>(1 + random() % 60);
+    std::vector<float> values(static_cast<std::size_t>(n));
+    const unsigned distinct = trial % 3 == 0 ? 3 : 1000;  // many ties
+    for (float& x : values) x = static_cast<float>(random() % distinct);
+    std::vector<float> block_max, scratch(static_cast<std::size_t>(n / kSelectBlock));
+    for (std::int64_t b = 0; b < n; b += kSelectBlock)
+      block_max.push_back(*std::max_element(values.begin() + b, values.begin() + b + kSelectBlock));
+    const auto k = static_cast<std::int64_t>(1 + random() % static_cast<unsigned>(n + 10));
+    std::vector<std::int32_t> order(values.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+      const auto x = values[static_cast<std::size_t>(a)], y = values[static_cast<std::size_t>(b)];
+      return x != y ? x > y : a > b;
+    });
+    std::vector<std::int32_t> expected;
+    for (const std::int32_t i : order) {
+      if (std::ssize(expected) < k && values[static_cast<std::size_t>(i)] > 0) expected.push_back(i);
+    }
+    std::sort(expected.begin(), expected.end());
+    std::vector<std::int32_t> found(values.size());
+    found.resize(static_cast<std::size_t>(
+        select_largest(values.data(), block_max.data(), n, k, found.data(), scratch.data())));
+    ASSERT_EQ(found, expected) << trial;
+  }
+}
+
+}  // namespace
+}  // namespace volvelle::law
