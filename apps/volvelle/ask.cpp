@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "base/result_macros.hpp"
+#include "certificate.hpp"
 #include "command.hpp"
 #include "conversation.hpp"
 #include "evidence.hpp"
@@ -153,6 +154,9 @@ Result<Report> run(const AskFlags& flags, Console& console) {
   print_note(record.spec, n_cached, n_prompt, result.first_token_ms, console);
   Report report = make_report(result, record.spec, {n_prompt, n_cached, load_ms, restore_ms},
                               used_seed(sampling.options));
+  const ReadStatistics reads = session.take_read_statistics();
+  report.json["certificate"] = certificate_json(spec, reads);
+  if (!console.json() && spec.topk) console.note(certificate_text(spec, reads));
   if (watch) VOLVELLE_RETURN_IF_ERROR(add_evidence(*watch, record, flags.evidence, report));
   return report;
 }

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/result_macros.hpp"
+#include "certificate.hpp"
 #include "command.hpp"
 #include "options.hpp"
 #include "text_input.hpp"
@@ -104,6 +105,9 @@ class Audit {
     return compare_with(*reference, spec);
   }
 
+  /// What the reads of the audited memory cost and what is known about them.
+  const ReadStatistics& reads() const { return reads_; }
+
   Result<Fidelity> two_paths(const MemorySpec& spec) {
     VOLVELLE_ASSIGN_OR_RETURN(const KvTypes kv, kv_types(spec));
     VOLVELLE_ASSIGN_OR_RETURN(auto flash, make_engine(true, kv));
@@ -134,18 +138,26 @@ class Audit {
     VOLVELLE_ASSIGN_OR_RETURN(Session session, make_session(spec));
     VOLVELLE_ASSIGN_OR_RETURN(ContextMemory memory, session.begin(spec));
     const auto candidate = make_memory_stepper(session, std::move(memory));
-    return compare(reference, *candidate, tokens_, flags_.last, flags_.chunk,
-                   console_.progress_sink());
+    Result<Fidelity> found = compare(reference, *candidate, tokens_, flags_.last, flags_.chunk,
+                                     console_.progress_sink());
+    reads_ = session.take_read_statistics();
+    return found;
   }
 
   const AuditFlags& flags_;
   const Model& model_;
   std::span<const TokenId> tokens_;
   Console& console_;
+  ReadStatistics reads_;
 };
 
 Report make_report(const AuditFlags& flags, const Model& model, const MemorySpec& spec,
-                   const std::string& against, const Fidelity& found, const Json& two_path_kl) {
+                   const std::string& against, const Fidelity& found, const Json& two_path_kl,
+                   const ReadStatistics& reads) {
+  const double bytes_ratio =
+      reads.bytes_dense > 0
+          ? static_cast<double>(reads.bytes_read) / static_cast<double>(reads.bytes_dense)
+          : rows_read_ratio(spec, flags.tokens, flags.last);
   Report report;
   // Output errors and violations belong to reads with a certificate, which these specs do not have.
   report.json = {{"kl_mean", found.kl_mean},
@@ -155,7 +167,7 @@ Report make_report(const AuditFlags& flags, const Model& model, const MemorySpec
                  {"logit_delta_max", found.logit_delta_max},
                  {"output_error", Json()},
                  {"violations", Json()},
-                 {"bytes_ratio", rows_read_ratio(spec, flags.tokens, flags.last)},
+                 {"bytes_ratio", bytes_ratio},
                  {"two_path_kl", two_path_kl},
                  {"n", found.n},
                  {"tokens", flags.tokens},
@@ -164,6 +176,8 @@ Report make_report(const AuditFlags& flags, const Model& model, const MemorySpec
                  {"engine", engine_version()},
                  {"model_fingerprint", model.info().fingerprint}};
   report.text = render_fields(report.json);
+  report.json["certificate"] = certificate_json(spec, reads);
+  if (spec.topk) report.text += certificate_text(spec, reads) + "\n";
   return report;
 }
 
@@ -198,10 +212,10 @@ Result<Report> run(const AuditFlags& flags, Console& console) {
     VOLVELLE_ASSIGN_OR_RETURN(const Fidelity noise, audit.two_paths(spec));
     two_path_kl = noise.kl_mean;
     VOLVELLE_ASSIGN_OR_RETURN(const Fidelity found, audit.against_llama(spec));
-    return make_report(flags, model, spec, against, found, two_path_kl);
+    return make_report(flags, model, spec, against, found, two_path_kl, audit.reads());
   }
   VOLVELLE_ASSIGN_OR_RETURN(const Fidelity found, audit.against_full(spec));
-  return make_report(flags, model, spec, against, found, two_path_kl);
+  return make_report(flags, model, spec, against, found, two_path_kl, audit.reads());
 }
 
 }  // namespace

@@ -123,11 +123,26 @@ Json sources_json(const MemoryRecord& record) {
   return sources;
 }
 
+// With an index the size of the file is known only when the rows are: read into RAM, then save.
+Result<Folded> fold_with_index(Session& session, ContextMemory memory, const MemoryRecord& record,
+                               const fs::path& output, Console& console) {
+  Folded folded;
+  const auto start = std::chrono::steady_clock::now();
+  VOLVELLE_RETURN_IF_ERROR(read_tokens(session, memory, record.tokens, record.chunk, console));
+  VOLVELLE_RETURN_IF_ERROR(session.prepare_index(memory));
+  folded.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  folded.kv_bytes = memory.row_bytes_used();
+  VOLVELLE_ASSIGN_OR_RETURN(folded.file_bytes, save_memory(output, record, memory));
+  return folded;
+}
+
 // Rows that are never dropped go straight into the file; those of windowed layers are copied at the
 // end. The whole file is reserved first, so a full disk is found before the work.
 Result<Folded> fold_to_file(Session& session, const MemorySpec& spec, const MemoryRecord& record,
                             const fs::path& output, Console& console) {
   VOLVELLE_ASSIGN_OR_RETURN(ContextMemory memory, session.begin(spec));
+  if (memory.index() != nullptr)
+    return fold_with_index(session, std::move(memory), record, output, console);
   const std::span<const WindowRule> rules = memory.grouping().rules;
   VOLVELLE_ASSIGN_OR_RETURN(
       MemoryFileWriter writer,

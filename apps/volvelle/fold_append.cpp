@@ -118,10 +118,13 @@ Result<Folded> extend_file(Session& session, ContextMemory& memory, const Memory
   const auto start = std::chrono::steady_clock::now();
   const auto rest = std::span(record.tokens).subspan(static_cast<std::size_t>(folded.n_cached));
   VOLVELLE_RETURN_IF_ERROR(read_tokens(session, memory, rest, record.chunk, console));
+  VOLVELLE_RETURN_IF_ERROR(session.prepare_index(memory));
   folded.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   folded.kv_bytes = memory.row_bytes_used();
   // A window that was cut back may lack rows that a fold from the start would still have to spare.
-  const bool as_expected = memory.positions_to_keep() == expected;
+  // An index is part of the file, and its size is known only now.
+  const bool as_expected =
+      memory.positions_to_keep() == expected && memory.index() == nullptr;
   for (int group = 0; as_expected && group < std::ssize(expected); ++group) {
     VOLVELLE_RETURN_IF_ERROR(writer->copy_rows(memory, group));
   }

@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include "command.hpp"
+#include "engine_threads.hpp"
 #include "options.hpp"
 #include "signals.hpp"
 #include "std_streams.hpp"
@@ -204,6 +205,7 @@ int run_program(int argc, char** argv, const CancelToken& cancel) {
 }  // namespace volvelle::cli
 
 int main(int argc, char** argv) {
+  volvelle::cli::settle_engine_threads(argv);
   const volvelle::CancelToken cancel = volvelle::cli::cancel_on_signals();
   volvelle::cli::open_missing_streams();
   try {

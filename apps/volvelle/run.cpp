@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "base/result_macros.hpp"
+#include "certificate.hpp"
 #include "command.hpp"
 #include "generation.hpp"
 #include "options.hpp"
@@ -75,7 +76,9 @@ Result<Report> run(const RunFlags& flags, Console& console) {
   console.stream("\n");
   const Generation& generation = result.generation;
   VOLVELLE_RETURN_IF_ERROR(require_whole(generation));
+  const ReadStatistics reads = session.take_read_statistics();
   if (!console.json()) {
+    if (spec.topk) console.note(certificate_text(spec, reads));
     console.note(fmt::format("memory '{}': {} tokens read, {} generated in {:.1f} s",
                              to_string(spec), n_prompt, generation.n_predicted,
                              result.predicted_ms / 1e3));
@@ -88,6 +91,7 @@ Result<Report> run(const RunFlags& flags, Console& console) {
                  {"stop_reason", generation.stop_reason},
                  {"stop", text_or_null(generation.stop_string)},
                  {"seed", json_or_null(used_seed(sampling.options))},
+                 {"certificate", certificate_json(spec, reads)},
                  {"timings",
                   {{"load_ms", load_ms},
                    {"prompt_ms", result.prompt_ms},

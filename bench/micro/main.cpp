@@ -2,7 +2,7 @@
 //
 //   volvelle_bench_attention SUITE... [--threads N] [--rounds N] [--megabytes N] [--max-context N]
 //                            [--cpu]
-//   suites: decode prefill types contexts batch threads (see settings.hpp)
+//   suites: decode prefill types contexts batch threads topk (see settings.hpp)
 //
 // Variants alternate in one process and medians are printed: quote ratios, not times. --cpu counts
 // processor time, for machines that do other work too.
@@ -22,7 +22,8 @@ namespace {
 using Suite = void (*)(const Settings&);
 constexpr std::pair<const char*, Suite> kSuites[] = {
     {"decode", decode_suite},     {"prefill", prefill_suite}, {"types", types_suite},
-    {"contexts", contexts_suite}, {"batch", batch_suite},     {"threads", threads_suite}};
+    {"contexts", contexts_suite}, {"batch", batch_suite},     {"threads", threads_suite},
+    {"topk", topk_suite}};
 
 struct Request {
   Settings settings;
@@ -67,7 +68,7 @@ int run(int argc, char** argv) {
   Request request;
   if (!parse({argv + 1, argv + argc}, request)) {
     std::fprintf(stderr,
-                 "usage: volvelle_bench_attention decode|prefill|types|contexts|batch|threads ... "
+                 "usage: volvelle_bench_attention decode|prefill|types|contexts|batch|threads|topk ... "
                  "[--threads N] [--rounds N] [--megabytes N] [--max-context N] [--cpu]\n");
     return 2;
   }

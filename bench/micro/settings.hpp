@@ -21,5 +21,6 @@ void types_suite(const Settings& settings);     // decode of every storage type
 void contexts_suite(const Settings& settings);  // head_dim 128, 8 KV heads of 4: 4K to 512K rows
 void batch_suite(const Settings& settings);     // 1 to 16 tokens: decode kernel over tiled path
 void threads_suite(const Settings& settings);   // 1 and 2 threads
+void topk_suite(const Settings& settings);      // reads through an index beside exact ones
 
 }  // namespace volvelle::bench

@@ -20,7 +20,8 @@ class MemoryVariant final : public SpeedVariant {
 
   Status advance(std::span<const TokenId> tokens) override {
     stepper_.reset();
-    return session_.step(memory_, tokens, Logits::kNone);
+    VOLVELLE_RETURN_IF_ERROR(session_.step(memory_, tokens, Logits::kNone));
+    return session_.prepare_index(memory_);  // once, and not in the clone of every repetition
   }
 
   Result<Stepper*> restore() override {

@@ -6,7 +6,7 @@
 #include "base/result_macros.hpp"
 #include "index/matrix.hpp"
 #include "index/stored_rows.hpp"
-#include "volvelle/index/layer_index.hpp"
+#include "volvelle/index/code_index.hpp"
 #include "volvelle/index/moments.hpp"
 #include "volvelle/index/spectrum.hpp"
 

@@ -27,7 +27,7 @@ HeadSums sum_head(const TopkRead& read, int kv_head, int g) noexcept {
   const RowStates recent =
       TopkWorkspace::Impl::group_states(w.recent, kv_head, read.shape()).from(g);
   const double base = static_cast<double>(w.queries[static_cast<std::size_t>(head)].base);
-  const float* m = w.tile_m + head * w.capacity_tiles;
+  float* const m = w.tile_m + head * w.capacity_tiles;
   const float* d = w.tile_d + head * w.capacity_tiles;
   const float* error = w.tile_error + head * w.capacity_tiles;
   HeadSums sums;
@@ -35,8 +35,10 @@ HeadSums sum_head(const TopkRead& read, int kv_head, int g) noexcept {
   for (std::int64_t tile = 0; tile < read.n_tiles; ++tile)
     sums.top = std::max(sums.top, base + static_cast<double>(m[tile]));
   sums.exact = static_cast<double>(*recent.d) * std::exp2(static_cast<double>(*recent.m) - sums.top);
+  // From here on tile_m holds what turns a tile's weights into those relative to the top.
+  exp2_all(m, read.n_tiles, static_cast<float>(base - sums.top), m);
   for (std::int64_t tile = 0; tile < read.n_tiles; ++tile) {
-    const double factor = std::exp2(base + static_cast<double>(m[tile]) - sums.top);
+    const auto factor = static_cast<double>(m[tile]);
     sums.coded += factor * static_cast<double>(d[tile]);
     if (read.wants_bound()) sums.error += factor * static_cast<double>(error[tile]);
   }
@@ -56,9 +58,7 @@ struct Choice {
   }
   double tile_factor(int g, std::int64_t tile) const noexcept {
     const TopkWorkspace::Impl& w = read.workspace;
-    const int head = first_head() + g;
-    return std::exp2(static_cast<double>(w.queries[static_cast<std::size_t>(head)].base) +
-                     static_cast<double>(w.tile_m[head * w.capacity_tiles + tile]) - sums[g].top);
+    return static_cast<double>(w.tile_m[(first_head() + g) * w.capacity_tiles + tile]);
   }
 };
 
@@ -86,7 +86,7 @@ std::int64_t select(const Choice& choice, std::int64_t k) noexcept {
   const std::int64_t first = choice.kv_head * w.capacity_tiles;
   constexpr std::int64_t kBlocks = kCodeTile / kSelectBlock;
   return select_largest(w.combined + first * kCodeTile, w.block_max + first * kBlocks,
-                        read.n_coded_rows(), k, choice.rows(), w.maxima + first * kBlocks);
+                        read.n_coded_rows(), k, choice.rows(), w.scratch + first * kCodeTile);
 }
 
 /// One row's radius and the constant that goes with it, as error_sum() uses them.
@@ -218,6 +218,8 @@ void choose_rows(const TopkRead& read) noexcept {
       // The tail's weights are relative to the largest score of any kind, so nothing overflows.
       w.top[static_cast<std::size_t>(choice.first_head() + g)] =
           static_cast<float>(choice.sums[g].top);
+      w.total[static_cast<std::size_t>(choice.first_head() + g)] =
+          static_cast<float>(choice.sums[g].exact + choice.sums[g].coded);
     }
     combine(choice);
     const Chosen chosen = choose(choice);

@@ -42,22 +42,29 @@ void attend_rows(const TopkRead& read, int head, std::int64_t begin, std::int64_
 
 void attend_row_list(const TopkRead& read, int head, const std::int32_t* rows, std::int64_t n,
                      const RowStates& states) noexcept {
+  const AttentionShape& shape = read.shape();
+  const std::size_t k_row = row_bytes(shape.k_type, shape.head_dim_k);
+  const std::size_t v_row = row_bytes(shape.v_type, shape.head_dim_v);
+  const auto h = static_cast<std::size_t>(head);
   KeyValueRun* const runs = read.thread().runs.data();
+  auto segment = read.task.segments.begin();
   std::int64_t n_runs = 0;
-  std::int64_t n_rows = 0;
-  for (std::int64_t i = 0; i < n;) {
-    std::int64_t next = i + 1;  // neighbours go as one run
-    while (next < n && rows[next] == rows[next - 1] + 1 && n_rows + next - i < kRunsAtOnce) ++next;
-    n_runs = append_runs(read.task, head, {rows[i], rows[i] + (next - i)}, rows[i], runs, n_runs);
-    n_rows += next - i;
-    i = next;
-    if (n_rows < kRunsAtOnce && i < n) continue;
+  for (std::int64_t i = 0; i < n; ++i) {
+    while (segment->first_row + segment->n_rows <= rows[i]) ++segment;
+    const auto skip = static_cast<std::size_t>(rows[i] - segment->first_row);
+    const std::byte* k = segment->k + h * segment->k_head_stride + skip * k_row;
+    const std::byte* v = segment->v + h * segment->v_head_stride + skip * v_row;
+    // The rows lie anywhere, so nothing else asks for them early.
+    prefetch_bytes(k, k_row);
+    prefetch_bytes(v, v_row);
+    runs[n_runs++] = {k, v, 1, 0};
+    if (n_runs < kRunsAtOnce && i + 1 < n) continue;
     attend_runs(read, head, n_runs, states);
-    n_runs = n_rows = 0;
+    n_runs = 0;
   }
 }
 
-bool can_read_topk(const AttendTask& task, const LayerIndex& index,
+bool can_read_topk(const AttendTask& task, const CodeIndex& index,
                    const TopkPolicy& policy) noexcept {
   if (!index.ready() || task.shape.soft_cap > 0.0f || task.shape.group() > kMaxGroup ||
       index.code().n_kv_heads() != task.shape.n_kv_heads) {
@@ -69,14 +76,14 @@ bool can_read_topk(const AttendTask& task, const LayerIndex& index,
   return index.n_tiles() > 0;
 }
 
-void topk_attend(const AttendTask& task, const LayerIndex& index, const TopkPolicy& policy,
+void topk_attend(const AttendTask& task, const CodeIndex& index, const TopkPolicy& policy,
                  TopkWorkspace& workspace, int ith, int nth) noexcept {
   TopkWorkspace::Impl& impl = workspace.impl();
   for (std::int64_t token = 0; token < task.n_tokens(); ++token) {
     TopkRead read{task, token, index, policy, impl, ith, nth};
     const std::int64_t coded = (read.n_visible() - policy.window) / kCodeTile;
     read.n_tiles = std::min({coded, index.n_tiles(), impl.capacity_tiles});
-    read.n_pieces = std::min(read.n_tiles, kMaxPieces);
+    read.n_pieces = std::clamp<std::int64_t>(read.n_tiles / kMinPieceTiles, 1, kMaxPieces);
     prepare_queries(read);
     impl.meeting.wait(nth);
     score_pieces(read);
@@ -86,11 +93,11 @@ void topk_attend(const AttendTask& task, const LayerIndex& index, const TopkPoli
     read_pieces(read);
     impl.meeting.wait(nth);
     write_outputs(read);
-    if (token + 1 < task.n_tokens()) impl.meeting.wait(nth);
+    impl.meeting.wait(nth);  // the next read uses the same places
   }
 }
 
-void topk_attend(const AttendTask& task, const LayerIndex& index, const TopkPolicy& policy,
+void topk_attend(const AttendTask& task, const CodeIndex& index, const TopkPolicy& policy,
                  TopkWorkspace& workspace, int n_threads) {
   std::vector<std::jthread> others;
   for (int i = 1; i < n_threads; ++i) {

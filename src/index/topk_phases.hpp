@@ -12,7 +12,7 @@ namespace volvelle {
 struct TopkRead {
   const AttendTask& task;
   std::int64_t token = 0;
-  const LayerIndex& index;
+  const CodeIndex& index;
   const TopkPolicy& policy;
   TopkWorkspace::Impl& workspace;
   int ith = 0;

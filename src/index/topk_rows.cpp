@@ -9,6 +9,8 @@
 namespace volvelle {
 namespace {
 
+constexpr float kMeanShare = 1e-3f;  // of a head's attention weights
+
 std::size_t tail_index(const TopkRead& read, std::int64_t piece, int head) noexcept {
   return static_cast<std::size_t>(piece * read.workspace.max_heads + head);
 }
@@ -24,18 +26,16 @@ void add_tile(const TopkRead& read, int kv_head, std::int64_t piece, std::int64_
   const int group = read.group();
   const int first = kv_head * group;
   const HeadTile codes = read.index.head_tile(kv_head, tile);
+  TileBytes bytes[kMaxGroup];
+  quantize_tile_weights(w.weights_of(first) + tile * kCodeTile, w.capacity_tiles * kCodeTile, group,
+                        codes.value_scales, thread.bytes, bytes);
   float largest = 0.0f;
   for (int g = 0; g < group; ++g) {
-    const int head = first + g;
-    const float factor =
-        std::exp2(w.queries[static_cast<std::size_t>(head)].base +
-                  w.tile_m[head * w.capacity_tiles + tile] - w.top[static_cast<std::size_t>(head)]);
-    const TileBytes tile_bytes = quantize_tile_weights(
-        w.weights_of(head) + tile * kCodeTile, codes.value_scales, thread.bytes + g * kCodeTile);
-    thread.gains[g] = tile_bytes.gain * factor;
-    PieceTail& tail = w.piece_tails[tail_index(read, piece, head)];
-    tail.weights += tile_bytes.weights * factor;
-    tail.bytes += tile_bytes.bytes * thread.gains[g];
+    const float factor = w.tile_m[(first + g) * w.capacity_tiles + tile];
+    thread.gains[g] = bytes[g].gain * factor;
+    PieceTail& tail = w.piece_tails[tail_index(read, piece, first + g)];
+    tail.weights += bytes[g].weights * factor;
+    tail.bytes += bytes[g].bytes * thread.gains[g];
     largest = std::max(largest, thread.gains[g]);
   }
   if (!(largest > 0.0f)) return;
@@ -47,6 +47,25 @@ void add_tile(const TopkRead& read, int kv_head, std::int64_t piece, std::int64_
   scan.acc = tail_sums(read, piece, first);
   scan.acc_stride = w.value_stride;
   add_value_tile(scan, codes.value_levels);
+}
+
+/// A tile whose weights hardly matter: its values count as their mean, and its codes are not read.
+/// All such tiles of a read weigh at most kMeanShare together; weights stay what they are.
+bool take_mean(const TopkRead& read, int kv_head, std::int64_t piece, std::int64_t tile) noexcept {
+  TopkWorkspace::Impl& w = read.workspace;
+  const int first = kv_head * read.group();
+  const auto weight_of = [&](int head) {
+    const std::int64_t at = head * w.capacity_tiles + tile;
+    return w.tile_m[at] * w.tile_d[at];
+  };
+  for (int head = first; head < first + read.group(); ++head) {
+    const float limit = w.total[static_cast<std::size_t>(head)] * kMeanShare /
+                        static_cast<float>(read.n_tiles);
+    if (!(weight_of(head) <= limit)) return false;
+  }
+  for (int head = first; head < first + read.group(); ++head)
+    w.piece_tails[tail_index(read, piece, head)].weights += weight_of(head);
+  return true;
 }
 
 void read_piece(const TopkRead& read, int kv_head, std::int64_t piece) noexcept {
@@ -75,7 +94,17 @@ void read_piece(const TopkRead& read, int kv_head, std::int64_t piece) noexcept 
       std::lower_bound(first, end, static_cast<std::int32_t>(end_tile * kCodeTile));
   attend_row_list(read, kv_head, first, last - first, states);
   if (!read.policy.coded_tail) return;
-  for (std::int64_t tile = first_tile; tile < end_tile; ++tile) add_tile(read, kv_head, piece, tile);
+  const std::size_t value_bytes =
+      static_cast<std::size_t>(kCodeTile) * sizeof(std::uint16_t) +
+      read.index.code().values[static_cast<std::size_t>(kv_head)].widths.tile_bytes();
+  for (std::int64_t tile = first_tile; tile < end_tile; ++tile) {
+    while (first != last && *first < tile * kCodeTile) ++first;
+    const bool has_chosen = first != last && *first < (tile + 1) * kCodeTile;
+    if (!has_chosen && take_mean(read, kv_head, piece, tile)) continue;
+    if (tile + 1 < read.n_tiles)
+      prefetch_bytes(read.index.head_tile(kv_head, tile + 1).value_scales, value_bytes);
+    add_tile(read, kv_head, piece, tile);
+  }
 }
 
 /// The tail of a query head, all pieces together, as a state in the coordinates of the rows.

@@ -43,17 +43,20 @@ void score_tile(const TopkRead& read, int kv_head, std::int64_t tile) noexcept {
       scan.q += n * scan.q_stride;
     }
   }
-  for (int h = 0; h < group; ++h) {
-    float* s = w.weights_of(first + h) + tile * kCodeTile;
-    if (read.n_planes() > 1) {
+  float* const scores = w.weights_of(first) + tile * kCodeTile;
+  if (read.n_planes() > 1) {
+    for (int h = 0; h < group; ++h) {
       const float* fine = read.thread().raw + h * kCodeTile;
+      float* s = scores + h * capacity * kCodeTile;
       for (int t = 0; t < kCodeTile; ++t) s[t] += fine[t];
     }
-    const TileWeights weights =
-        weigh_key_tile(s, codes.key_scales, begin, static_cast<int>(kCodeTile));
-    const std::int64_t at = (first + h) * capacity + tile;
-    w.tile_m[at] = weights.m;
-    w.tile_d[at] = weights.d;
+  }
+  TileWeights weights[kMaxGroup];
+  weigh_key_tile(scores, capacity * kCodeTile, group, codes.key_scales, begin,
+                 static_cast<int>(kCodeTile), weights);
+  for (int h = 0; h < group; ++h) {
+    w.tile_m[(first + h) * capacity + tile] = weights[h].m;
+    w.tile_d[(first + h) * capacity + tile] = weights[h].d;
   }
 }
 
@@ -89,7 +92,17 @@ void score_pieces(const TopkRead& read) noexcept {
   for (std::int64_t item = items.begin; item < items.end; ++item) {
     const int kv_head = static_cast<int>(item / read.n_pieces);
     const std::int64_t piece = item % read.n_pieces;
+    // Scales, norms and levels of keys lie side by side.
+    const HeadTile any = read.index.head_tile(kv_head, 0);
+    const std::size_t key_bytes =
+        static_cast<std::size_t>(any.key_levels -
+                                 reinterpret_cast<const std::byte*>(any.key_scales)) +
+        read.index.code().keys[static_cast<std::size_t>(kv_head)].widths.tile_bytes();
     for (std::int64_t tile = read.first_tile(piece); tile < read.first_tile(piece + 1); ++tile) {
+      if (tile + 1 < read.n_tiles) {
+        const HeadTile next = read.index.head_tile(kv_head, tile + 1);
+        prefetch_bytes(next.key_scales, key_bytes);
+      }
       score_tile(read, kv_head, tile);
       if (read.wants_bound()) sum_errors(read, kv_head, tile);
     }

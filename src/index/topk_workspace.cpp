@@ -61,8 +61,8 @@ void place_growing(TopkWorkspace::Impl& impl, Carver& carver) {
   impl.tile_d = carver.floats(heads * tiles);
   impl.tile_error = carver.floats(heads * tiles);
   impl.combined = carver.floats(heads * tiles * kCodeTile);
+  impl.scratch = carver.floats(heads * tiles * kCodeTile);
   impl.block_max = carver.floats(heads * tiles * kCodeTile / kSelectBlock);
-  impl.maxima = carver.floats(heads * tiles * kCodeTile / kSelectBlock);
 }
 
 }  // namespace
@@ -106,6 +106,7 @@ Result<TopkWorkspace> TopkWorkspace::create(int max_threads, int max_heads, int 
   impl->queries.resize(heads);
   impl->piece_tails.resize(heads * static_cast<std::size_t>(kMaxPieces));
   impl->top.resize(heads);
+  impl->total.resize(heads);
   impl->n_selected.resize(heads);
   impl->dense.resize(heads);
   for (Impl::Thread& thread : impl->threads) {

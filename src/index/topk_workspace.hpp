@@ -50,6 +50,7 @@ class Meeting {
 };
 
 inline constexpr std::int64_t kMaxPieces = 32;
+inline constexpr std::int64_t kMinPieceTiles = 8;  // a piece has states to clear and to merge
 inline constexpr std::int64_t kRunsAtOnce = kDecodeBlock;  // rows per call of the decode kernel
 inline constexpr int kScanPlanes = 2;  // a query is scanned as one or two planes of bytes
 
@@ -89,20 +90,20 @@ struct TopkWorkspace::Impl {
   float* piece_sums = nullptr;       // [piece, head, value_stride]
   std::vector<PreparedQuery> queries;    // [head]
   std::vector<PieceTail> piece_tails;    // [piece, head]
-  std::vector<float> top;                // [head]: largest coded score
+  std::vector<float> top;                // [head]: largest score of any kind, base 2
+  std::vector<float> total;              // [head]: all weights relative to it
   std::vector<std::int64_t> n_selected;  // [kv head]
   std::vector<unsigned char> dense;      // [kv head]
 
   // sized by reserve()
   AlignedFloats growing;
   float* weights = nullptr;     // [head, capacity_tiles, kCodeTile]
-  float* tile_m = nullptr;      // [head, capacity_tiles]
+  float* tile_m = nullptr;      // [head, capacity_tiles]: largest score, then the factor to the top
   float* tile_d = nullptr;      // [head, capacity_tiles]
   float* tile_error = nullptr;  // [head, capacity_tiles]
   float* combined = nullptr;    // [kv head, capacity_tiles, kCodeTile]
+  float* scratch = nullptr;     // as combined, for the choice
   float* block_max = nullptr;   // [kv head, capacity_tiles * kCodeTile / kSelectBlock]
-  float* maxima = nullptr;      // the same, scratch
-  float* factors = nullptr;     // [kv head, max_heads] scratch
   std::vector<std::int32_t> selected;  // [kv head, capacity_tiles * kCodeTile]
   std::size_t growing_floats = 0;
   std::size_t fixed_floats = 0;

@@ -290,7 +290,7 @@ inline void add_value_codes(const ValueScan& scan, const std::byte* tile) {
   });
 }
 
-inline TileWeights weigh_tile(float* s, const std::uint16_t* scales, int begin, int end) {
+inline TileWeights weigh_scores(float* s, const std::uint16_t* scales, int begin, int end) {
   const FloatTag d;
   const float low = -std::numeric_limits<float>::infinity();
   if (begin >= end) {
@@ -323,7 +323,7 @@ inline TileWeights weigh_tile(float* s, const std::uint16_t* scales, int begin, 
   return {m, hn::GetLane(hn::SumOfLanes(d, sum))};
 }
 
-inline TileBytes quantize_weights(const float* weight, const std::uint16_t* scales,
+inline TileBytes quantize_row(const float* weight, const std::uint16_t* scales,
                                   std::int8_t* w) {
   const FloatTag d;
   HWY_ALIGN float product[kTile];
@@ -357,6 +357,31 @@ inline TileBytes quantize_weights(const float* weight, const std::uint16_t* scal
   result.gain = top / 127.0f;
   result.bytes = hn::GetLane(hn::SumOfLanes(d, bytes));
   return result;
+}
+
+inline void weigh_tile(float* s, std::ptrdiff_t stride, int n_queries, const std::uint16_t* scales,
+                       int begin, int end, TileWeights* out) {
+  for (int h = 0; h < n_queries; ++h) out[h] = weigh_scores(s + h * stride, scales, begin, end);
+}
+
+inline void quantize_weights(const float* weight, std::ptrdiff_t stride, int n_queries,
+                             const std::uint16_t* scales, std::int8_t* w, TileBytes* out) {
+  for (int h = 0; h < n_queries; ++h)
+    out[h] = quantize_row(weight + h * stride, scales, w + h * kTile);
+}
+
+inline void exp2_array(const float* x, std::int64_t n, float shift, float* out) {
+  const FloatTag d;
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const FloatVec y = hn::Add(hn::LoadU(d, x + i), hn::Set(d, shift));
+    hn::StoreU(exp2_nonpositive(d, y), d, out + i);
+  }
+  for (; i < n; ++i) {
+    const hn::CappedTag<float, 1> one;
+    const auto y = hn::Set(one, x[i] + shift);
+    out[i] = hn::GetLane(exp2_nonpositive(one, y));
+  }
 }
 
 inline void combine_weights(const float* weight, std::ptrdiff_t stride, const float* factor,

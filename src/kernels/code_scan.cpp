@@ -20,17 +20,22 @@ HWY_EXPORT(quantize_weights);
 HWY_EXPORT(add_value_codes);
 HWY_EXPORT(combine_weights);
 HWY_EXPORT(error_shares);
+HWY_EXPORT(exp2_array);
 
 void scan_key_tile(const KeyScan& scan, const std::byte* tile, float* out,
                    std::ptrdiff_t out_stride) noexcept {
   HWY_DYNAMIC_DISPATCH(scan_keys)(scan, tile, out, out_stride);
 }
-TileWeights weigh_key_tile(float* s, const std::uint16_t* scales, int begin, int end) noexcept {
-  return HWY_DYNAMIC_DISPATCH(weigh_tile)(s, scales, begin, end);
+void weigh_key_tile(float* s, std::ptrdiff_t stride, int n_queries, const std::uint16_t* scales,
+                    int begin, int end, TileWeights* out) noexcept {
+  HWY_DYNAMIC_DISPATCH(weigh_tile)(s, stride, n_queries, scales, begin, end, out);
 }
-TileBytes quantize_tile_weights(const float* weight, const std::uint16_t* scales,
-                                std::int8_t* w) noexcept {
-  return HWY_DYNAMIC_DISPATCH(quantize_weights)(weight, scales, w);
+void exp2_all(const float* x, std::int64_t n, float shift, float* out) noexcept {
+  HWY_DYNAMIC_DISPATCH(exp2_array)(x, n, shift, out);
+}
+void quantize_tile_weights(const float* weight, std::ptrdiff_t stride, int n_queries,
+                           const std::uint16_t* scales, std::int8_t* w, TileBytes* out) noexcept {
+  HWY_DYNAMIC_DISPATCH(quantize_weights)(weight, stride, n_queries, scales, w, out);
 }
 void combine_tile_weights(const float* weight, std::ptrdiff_t stride, const float* factor,
                           int n_queries, float* out, float* maxima) noexcept {

@@ -42,14 +42,25 @@ struct KeyScan {
 void scan_key_tile(const KeyScan& scan, const std::byte* tile, float* out,
                    std::ptrdiff_t out_stride) noexcept;
 
-/// Scores of one query over a tile, base 2, turned into weights.
+/// Scores of a tile turned into weights, for one query.
 struct TileWeights {
-  float m = 0.0f;  // largest score of the rows in [begin, end)
+  float m = 0.0f;  // largest score of the rows in [begin, end), base 2
   float d = 0.0f;  // sum of the weights
 };
-/// s[t] <- 2^(scale_t s[t] - m) for t in [begin, end), 0 for the others. `scales` are f16 bits. An
-/// empty range gives {-infinity, 0}; NaN or infinity in s makes d NaN.
-TileWeights weigh_key_tile(float* s, const std::uint16_t* scales, int begin, int end) noexcept;
+/// s[h * stride + t] <- 2^(scale_t s - m) for t in [begin, end), 0 for the others, for n_queries
+/// rows of scores; out[h] takes the sums. `scales` are f16 bits. An empty range gives {-infinity,
+/// 0}; NaN or infinity in a score makes d NaN.
+void weigh_key_tile(float* s, std::ptrdiff_t stride, int n_queries, const std::uint16_t* scales,
+                    int begin, int end, TileWeights* out) noexcept;
+
+/// out[i] = 2^(x[i] + shift) for n numbers that are then at most 0; -infinity gives 0.
+void exp2_all(const float* x, std::int64_t n, float shift, float* out) noexcept;
+
+/// Asks for the cache lines of [p, p + bytes), into L2: they are more than L1 can wait for.
+inline void prefetch_bytes(const void* p, std::size_t bytes) noexcept {
+  for (std::size_t line = 0; line < bytes; line += 64)
+    __builtin_prefetch(static_cast<const char*>(p) + line, 0, 2);
+}
 
 /// out[t] = sum over queries of factor[h] * weight[h * stride + t]; maxima[b] = the largest of out in
 /// rows [16 b, 16 b + 16).
@@ -67,14 +78,14 @@ enum class ErrorShare {
 float sum_error_shares(ErrorShare share, const float* weight, const std::uint16_t* halves,
                        float factor, float constant) noexcept;
 
-/// Weights of a tile as bytes: w[t] = round(weight[t] * scale_t / gain), 0 to 127.
+/// Weights of a tile as bytes: w[h][t] = round(weight[h * stride + t] * scale_t / gain), 0 to 127.
 struct TileBytes {
-  float gain = 0.0f;    // 0 if all weights are 0
-  float weights = 0.0f; // sum of weight[t]
-  float bytes = 0.0f;   // sum of w[t], exact
+  float gain = 0.0f;     // 0 if all weights are 0
+  float weights = 0.0f;  // sum of the weights
+  float bytes = 0.0f;    // sum of the bytes, exact
 };
-TileBytes quantize_tile_weights(const float* weight, const std::uint16_t* scales,
-                                std::int8_t* w) noexcept;
+void quantize_tile_weights(const float* weight, std::ptrdiff_t stride, int n_queries,
+                           const std::uint16_t* scales, std::int8_t* w, TileBytes* out) noexcept;
 
 /// acc[h * acc_stride + i] += gain[h] * sum over t of w_ht (level_ti), for all coordinates of the
 /// code; the integer sums are exact. `w` is [n_queries, kCodeTile].

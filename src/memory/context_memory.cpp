@@ -82,6 +82,7 @@ ContextMemory::ContextMemory(StoreLayout layout, MemorySpec spec)
   for (std::size_t i = 0; i < grouping_.rules.size(); ++i) {
     groups_.emplace_back(grouping_.layout_of(layout_, static_cast<int>(i)), grouping_.rules[i]);
   }
+  if (spec_.topk) index_.emplace(index_plan(spec_).value(), layout_);  // the spec is supported
 }
 
 ContextMemory::ContextMemory(const ContextMemory& other, std::vector<RowGroup> groups)
@@ -89,6 +90,7 @@ ContextMemory::ContextMemory(const ContextMemory& other, std::vector<RowGroup> g
       layout_(other.layout_),
       grouping_(other.grouping_),
       groups_(std::move(groups)),
+      index_(other.index_),
       tokens_(other.tokens_) {}
 
 Result<ContextMemory> ContextMemory::create(StoreLayout layout, const MemorySpec& spec) {
@@ -134,6 +136,26 @@ void ContextMemory::commit() {
 void ContextMemory::rollback() noexcept {
   pending_.clear();
   for (RowGroup& group : groups_) group.rollback();
+  if (index_) index_->truncate(length());
+}
+
+// Served layers have no window of their own, so they all are of one group.
+const KvStore& ContextMemory::indexed_store() const noexcept {
+  for (std::size_t i = 0; i < layout_.layers.size(); ++i) {
+    const LayerIndex layer(static_cast<std::int64_t>(i));
+    if (index_->serves(layer)) return group_of(layer).store();
+  }
+  return groups_.front().store();
+}
+
+Status ContextMemory::prepare_index(int n_threads) {
+  if (!index_ || !index_->wants_making(length())) return {};
+  return index_->make(indexed_store(), length(), n_threads);
+}
+
+Status ContextMemory::extend_index() {
+  if (!index_) return {};
+  return index_->extend(indexed_store(), length() + std::ssize(pending_));
 }
 
 ContextMemory ContextMemory::clone() const {
@@ -155,6 +177,7 @@ Status ContextMemory::truncate(std::int64_t length) {
   for (const RowGroup& group : groups_) VOLVELLE_RETURN_IF_ERROR(group.check_truncate(length));
   for (RowGroup& group : groups_) VOLVELLE_RETURN_IF_ERROR(group.truncate(length));
   tokens_.resize(static_cast<std::size_t>(length));
+  if (index_) index_->truncate(length);
   return {};
 }
 

@@ -13,6 +13,7 @@
 
 #include "base/result_macros.hpp"
 #include "io/message.hpp"
+#include "memory/memory_file_index.hpp"
 #include "memory/memory_file_reader.hpp"
 #include "volvelle/io/mapped_file.hpp"
 
@@ -151,7 +152,15 @@ Result<ContextMemory> MemoryFile::restore() const {
     block->owner = impl_->file.owner();
     groups.push_back({std::move(block), memory.row_positions[group]});
   }
-  return ContextMemory::restore(memory.shape.layout, spec, memory.record.tokens, groups);
+  VOLVELLE_ASSIGN_OR_RETURN(
+      ContextMemory restored,
+      ContextMemory::restore(memory.shape.layout, spec, memory.record.tokens, groups));
+  if (memory.shape.index.empty()) return restored;
+  Result<MemoryIndex> index =
+      format::read_index(memory.header, memory.shape, spec, data, impl_->file.owner());
+  if (!index.ok()) return in_file("restoring memory", impl_->path, with_advice(index.error()));
+  restored.restore_index(std::move(*index));
+  return restored;
 }
 
 }  // namespace volvelle

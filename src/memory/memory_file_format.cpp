@@ -13,6 +13,7 @@
 #include "base/result_macros.hpp"
 #include "io/message.hpp"
 #include "memory/memory_file_checks.hpp"
+#include "memory/memory_file_index.hpp"
 #include "memory/memory_file_metadata.hpp"
 
 namespace volvelle::memory_format {
@@ -55,6 +56,7 @@ std::vector<TensorEntry> row_tensors(const Shape& shape) {
     const std::uint64_t rows = shape.n_rows[static_cast<std::size_t>(shape.group_of_layer[i])];
     entries.push_back(plane(key_tensor(i), shape.layout.k_type, heads, rows, layer.head_dim_k));
     entries.push_back(plane(value_tensor(i), shape.layout.v_type, heads, rows, layer.head_dim_v));
+    for (TensorEntry& entry : index_tensors(shape, i)) entries.push_back(std::move(entry));
   }
   return entries;
 }
@@ -248,6 +250,7 @@ Result<Description> read_description(const SafetensorsHeader& header) {
   Description description;
   VOLVELLE_RETURN_IF_ERROR(read_metadata(header, description.record, description.shape));
   VOLVELLE_RETURN_IF_ERROR(read_shape(header, description.shape));
+  VOLVELLE_RETURN_IF_ERROR(read_index_shapes(header, description.shape));  // needs numbers of rows
   const Result<SafetensorsHeader> expected = make_header(description.record, description.shape);
   if (!expected.ok()) return corrupt(expected.error().message);
   VOLVELLE_RETURN_IF_ERROR(compare(header, *expected));

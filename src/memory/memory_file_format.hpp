@@ -23,14 +23,24 @@ std::string key_tensor(std::size_t layer);
 std::string value_tensor(std::size_t layer);
 std::string positions_tensor(std::size_t group);
 
+/// Sizes of one layer's index; no KV heads: the layer has none.
+struct IndexShape {
+  std::uint64_t n_tiles = 0;
+  std::uint64_t n_rows = 0;  // that the code was made from
+  bool norms = false;
+  std::vector<CodeWidths> keys;    // [n_kv_heads]
+  std::vector<CodeWidths> values;  // [n_kv_heads]; all zero: values are not coded
+};
+
 /// The sizes that decide where everything lies.
 struct Shape {
-  int version = kMemoryFormatVersion;
+  int version = 2;  // 3 with an index
   std::uint64_t n_tokens = 0;
   std::vector<std::uint64_t> n_rows;  // [n_groups]
   std::uint64_t text_bytes = 0;
   StoreLayout layout;
   std::vector<int> group_of_layer;  // [n_layers]; -1: the layer stores nothing
+  std::vector<IndexShape> index;    // [n_layers], or none
 };
 
 /// The whole header, checks included. Errors: sizes that overflow, metadata that is not UTF-8.

@@ -12,6 +12,7 @@
 
 #include "base/result_macros.hpp"
 #include "io/message.hpp"
+#include "memory/memory_file_index.hpp"
 
 namespace volvelle::memory_format {
 namespace {
@@ -159,6 +160,7 @@ std::map<std::string, std::string> to_metadata(const MemoryRecord& record, const
   if (shape.version < 2) return metadata;
   metadata["layers"] = layers_text(shape);
   metadata["sources"] = sources_text(record.sources);
+  if (shape.version >= 3) metadata["index"] = index_text(shape.index);
   return metadata;
 }
 
@@ -183,6 +185,12 @@ Status read_metadata(const SafetensorsHeader& header, MemoryRecord& record, Shap
   if (shape.version < 2) return {};
   VOLVELLE_RETURN_IF_ERROR(read_layers(header, shape));
   return read_sources(header, record.sources);
+}
+
+Status read_index_shapes(const SafetensorsHeader& header, Shape& shape) {
+  if (shape.version < 3) return {};
+  VOLVELLE_ASSIGN_OR_RETURN(const std::string text, text_of(header, "index"));
+  return read_index_text(text, shape);
 }
 
 }  // namespace volvelle::memory_format

@@ -20,4 +20,7 @@ Result<std::uint64_t> read_version(const SafetensorsHeader& header);
 /// not the layers of format 1, which are known from their tensors only.
 Status read_metadata(const SafetensorsHeader& header, MemoryRecord& record, Shape& shape);
 
+/// Of the shape what the metadata of format 3 say about the index.
+Status read_index_shapes(const SafetensorsHeader& header, Shape& shape);
+
 }  // namespace volvelle::memory_format

@@ -12,6 +12,7 @@
 #include "io/message.hpp"
 #include "memory/memory_file_checks.hpp"
 #include "memory/memory_file_format.hpp"
+#include "memory/memory_file_index.hpp"
 #include "volvelle/io/atomic_file.hpp"
 #include "volvelle/memory/memory_file.hpp"
 
@@ -93,6 +94,10 @@ struct MemoryFileWriter::Impl {
   bool finished = false;
 
   std::span<std::byte> data() { return file.bytes().subspan(header.data_offset); }
+  static Result<MemoryFileWriter> create(const std::filesystem::path& path,
+                                         const MemoryRecord& record, const StoreLayout& layout,
+                                         const RowPositions& row_positions,
+                                         std::vector<format::IndexShape> index);
 };
 
 MemoryFileWriter::MemoryFileWriter(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -104,11 +109,32 @@ Result<MemoryFileWriter> MemoryFileWriter::create(const std::filesystem::path& p
                                                   const MemoryRecord& record,
                                                   const StoreLayout& layout,
                                                   const RowPositions& row_positions) {
+  return Impl::create(path, record, layout, row_positions, {});
+}
+
+Result<MemoryFileWriter> MemoryFileWriter::create(const std::filesystem::path& path,
+                                                  const MemoryRecord& record,
+                                                  const ContextMemory& memory) {
+  VOLVELLE_ASSIGN_OR_RETURN(MemoryFileWriter writer,
+                            Impl::create(path, record, memory.layout(), memory.positions_to_keep(),
+                                         format::index_shapes(memory)));
+  if (!writer.impl_->shape.index.empty())
+    format::write_index(writer.impl_->header, memory, writer.impl_->data().data());
+  return writer;
+}
+
+Result<MemoryFileWriter> MemoryFileWriter::Impl::create(const std::filesystem::path& path,
+                                                        const MemoryRecord& record,
+                                                        const StoreLayout& layout,
+                                                        const RowPositions& row_positions,
+                                                        std::vector<format::IndexShape> index) {
   VOLVELLE_RETURN_IF_ERROR(check_layers(path, layout));
   VOLVELLE_RETURN_IF_ERROR(check_spec(path, record, layout));
   if (const auto problem = format::find_problem(record, row_positions))
     return invalid(path, *problem);
   VOLVELLE_ASSIGN_OR_RETURN(format::Shape shape, shape_of(path, record, layout, row_positions));
+  shape.version = index.empty() ? 2 : 3;
+  shape.index = std::move(index);
   VOLVELLE_ASSIGN_OR_RETURN(SafetensorsHeader header, format::make_header(record, shape));
   VOLVELLE_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::create(path, file_size(header)));
 
@@ -232,9 +258,8 @@ Result<std::uint64_t> save_memory(const std::filesystem::path& path, const Memor
     return invalid(path, "the record's spec is " + io::quoted(record.spec) + ", the memory's is " +
                              io::quoted(to_string(memory.spec())));
   }
-  VOLVELLE_ASSIGN_OR_RETURN(
-      MemoryFileWriter writer,
-      MemoryFileWriter::create(path, record, memory.layout(), memory.positions_to_keep()));
+  VOLVELLE_ASSIGN_OR_RETURN(MemoryFileWriter writer,
+                            MemoryFileWriter::create(path, record, memory));
   for (std::size_t group = 0; group < memory.groups().size(); ++group) {
     VOLVELLE_RETURN_IF_ERROR(writer.copy_rows(memory, static_cast<int>(group)));
   }

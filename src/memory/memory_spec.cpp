@@ -7,12 +7,13 @@
 
 #include "base/result_macros.hpp"
 #include "memory/memory_spec_check.hpp"
+#include "volvelle/memory/memory_index.hpp"
 
 namespace volvelle {
 namespace {
 
 constexpr const char* kSupported =
-    "full, sink(n)+window(n[,block=B]), swa(full), kv(k=TYPE,v=TYPE)";
+    "full, full+topk(k=N,...), sink(n)+window(n[,block=B]), swa(full), kv(k=TYPE,v=TYPE)";
 
 // Shortest text that reads back as the same double.
 std::string number_text(double value) {
@@ -100,12 +101,24 @@ std::string to_string(const MemorySpec& spec) {
   return out;
 }
 
+namespace {
+
+Status require_supported_topk(const MemorySpec& spec) {
+  if (!spec.full) return not_built("term 'topk' without 'full'");
+  if (spec.topk->index == "exact") return not_built("index=exact of term 'topk'");
+  if (spec.topk->cert == "dither") return not_built("cert=dither of term 'topk'");
+  const Result<IndexPlan> plan = index_plan(spec);
+  return plan.ok() ? Status() : Status(plan.error());
+}
+
+}  // namespace
+
 Status require_supported(const MemorySpec& spec) {
   VOLVELLE_RETURN_IF_ERROR(memory_spec_detail::check_consistent(spec));
-  if (spec.topk) return not_built("term 'topk'");
+  if (spec.topk) VOLVELLE_RETURN_IF_ERROR(require_supported_topk(spec));
   if (spec.tail) return not_built("term 'tail'");
   if (spec.store) return not_built("term 'store'");
-  if (spec.dense_layers) return not_built("term 'dense_layers'");
+  if (spec.dense_layers && !spec.topk) return not_built("term 'dense_layers' without 'topk'");
   if (!spec.kv) return {};
   for (const std::string& name : {spec.kv->k, spec.kv->v}) {
     if (!parse_element_type(name)) return not_built("storage type '" + name + "' of term 'kv'");

@@ -67,7 +67,8 @@ void GraphHook::begin_ubatch(std::span<const UbatchPart> parts) noexcept {
 
 Status GraphHook::finish_ubatch(bool completed) {
   parts_ = {};
-  const bool not_finite = workspace_.take_not_finite();
+  const bool not_finite_topk = topk_ && topk_->take_not_finite();
+  const bool not_finite = workspace_.take_not_finite() || not_finite_topk;
   if (problem_ != Problem::kNone) {
     return Error{ErrorCode::kUnsupported, std::string("run: attention node '") + problem_node_ +
                                               "' can not be served: " + reason(problem_)};
@@ -292,37 +293,90 @@ void GraphHook::check_before_attention(const ggml_tensor* node, const Reader& re
     capture(CapturedRows::Kind::kQuery, ops.layer, node->src[0], node->src[0]->ne[2]);
 }
 
+AttendTask GraphHook::task_of(const ggml_tensor* dst, const Reader& reader, const UbatchPart& part,
+                              std::ptrdiff_t first_token) const noexcept {
+  const LayerIndex layer(static_cast<std::int64_t>(reader.layer));
+  const ggml_tensor* const q = dst->src[0];
+  AttendTask task;
+  task.shape = reader.shape;
+  task.segments = part.memory->segments(layer);
+  task.visible = part.memory->visible(layer);
+  task.q_token_stride = floats(q->nb[1]);
+  task.q_head_stride = floats(q->nb[2]);
+  task.q = static_cast<const float*>(q->data) + first_token * task.q_token_stride;
+  task.out_token_stride = floats(dst->nb[2]);  // dst is [head_dim_v, n_heads, n_tokens]
+  task.out_head_stride = floats(dst->nb[1]);
+  task.out = static_cast<float*>(dst->data) + first_token * task.out_token_stride;
+  task.sink_logits =
+      dst->src[4] != nullptr ? static_cast<const float*>(dst->src[4]->data) : nullptr;
+  task.deterministic = options_.deterministic;
+  return task;
+}
+
+/// Decoding and small batches of a memory whose index is made; prefill stays exact.
+bool GraphHook::reads_index(const AttendTask& task, const UbatchPart& part,
+                            LayerIndex layer) const noexcept {
+  const MemoryIndex* const index = part.memory->index();
+  return index != nullptr && topk_.has_value() && index->ready() &&
+         task.n_tokens() * task.shape.group() <= kDecodeMaxQueries &&
+         task.visible.front().end >= kMinIndexedTokens &&
+         can_read_topk(task, index->layer(layer), index->plan().policy);
+}
+
+void GraphHook::count_exact(const AttendTask& task) noexcept {
+  if (task.n_tokens() * task.shape.group() > kDecodeMaxQueries) return;  // prefill
+  const auto row =
+      static_cast<std::int64_t>(row_bytes(task.shape.k_type, task.shape.head_dim_k) +
+                                row_bytes(task.shape.v_type, task.shape.head_dim_v));
+  for (const VisibleRows& visible : task.visible) {
+    const std::int64_t rows =
+        (visible.sink_end + visible.end - visible.begin) * task.shape.n_kv_heads;
+    exact_reads_.reads += task.shape.n_heads;
+    exact_reads_.certified += task.shape.n_heads;
+    exact_reads_.dense += task.shape.n_heads;
+    exact_reads_.rows_seen += rows;
+    exact_reads_.rows_read += rows;
+    exact_reads_.bytes_read += rows * row;
+    exact_reads_.bytes_dense += rows * row;
+  }
+}
+
+ReadStatistics GraphHook::take_read_statistics() noexcept {
+  ReadStatistics total = std::exchange(exact_reads_, {});
+  if (topk_) total.add(topk_->take_statistics());
+  return total;
+}
+
 void GraphHook::attend_layer(ggml_tensor* dst, int ith, int nth, void* userdata) noexcept {
   const auto& reader = *static_cast<const Reader*>(userdata);
   GraphHook& hook = *reader.hook;
   const auto start = std::chrono::steady_clock::now();
-  const ggml_tensor* const q = dst->src[0];
-  if (q->ne[1] != hook.n_tokens_) {
+  if (dst->src[0]->ne[1] != hook.n_tokens_) {
     if (ith == 0) hook.fail(Problem::kShape, dst->name);
     return;
   }
   if (ith == 0) hook.check_before_attention(dst, reader);
   const LayerIndex layer(static_cast<std::int64_t>(reader.layer));
   std::array<AttendTask, kMaxTasks> tasks;  // one for each memory
+  std::array<AttendTask, kMaxTasks> exact;  // of them, those that are not read through an index
   std::size_t n_tasks = 0;
+  std::size_t n_exact = 0;
   std::ptrdiff_t first = 0;
   for (const UbatchPart& part : hook.parts_) {
-    AttendTask& task = tasks[n_tasks++];
-    task.shape = reader.shape;
-    task.segments = part.memory->segments(layer);
-    task.visible = part.memory->visible(layer);
-    task.q_token_stride = floats(q->nb[1]);
-    task.q_head_stride = floats(q->nb[2]);
-    task.q = static_cast<const float*>(q->data) + first * task.q_token_stride;
-    task.out_token_stride = floats(dst->nb[2]);  // dst is [head_dim_v, n_heads, n_tokens]
-    task.out_head_stride = floats(dst->nb[1]);
-    task.out = static_cast<float*>(dst->data) + first * task.out_token_stride;
-    task.sink_logits =
-        dst->src[4] != nullptr ? static_cast<const float*>(dst->src[4]->data) : nullptr;
-    task.deterministic = hook.options_.deterministic;
+    const AttendTask& task = tasks[n_tasks++] = hook.task_of(dst, reader, part, first);
     first += std::ssize(part.tokens);
+    const MemoryIndex* const index = part.memory->index();
+    if (index != nullptr && ith == 0) part.memory->observe(layer, task);
+    if (hook.reads_index(task, part, layer)) {
+      topk_attend(task, index->layer(layer), index->plan().policy, *hook.topk_, ith, nth);
+      continue;
+    }
+    if (index != nullptr && ith == 0) hook.count_exact(task);
+    exact[n_exact++] = task;
   }
-  attend(std::span<const AttendTask>(tasks.data(), n_tasks), hook.workspace_, ith, nth);
+  if (n_exact > 0) {
+    attend(std::span<const AttendTask>(exact.data(), n_exact), hook.workspace_, ith, nth);
+  }
   if (ith != 0) return;
   hook.attention_seconds_ +=
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

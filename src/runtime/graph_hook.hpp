@@ -16,12 +16,14 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "runtime/engine.hpp"
 #include "volvelle/attention/attend.hpp"
+#include "volvelle/index/topk_read.hpp"
 #include "volvelle/memory/context_memory.hpp"
 #include "volvelle/runtime/session.hpp"
 
@@ -54,6 +56,13 @@ class GraphHook {
   /// The first problem of the ubatch that just ran, or ok. `completed`: the engine computed the
   /// whole graph.
   Status finish_ubatch(bool completed);
+
+  /// Scratch for reads through an index; without it all reads are exact.
+  bool has_topk_workspace() const noexcept { return topk_.has_value(); }
+  void set_topk_workspace(TopkWorkspace workspace) { topk_ = std::move(workspace); }
+  Status reserve_tiles(std::int64_t n_tiles) { return topk_->reserve(n_tiles); }
+  /// What decoding memories with an index has read, since the last call.
+  ReadStatistics take_read_statistics() noexcept;
 
   double take_attention_seconds() noexcept { return std::exchange(attention_seconds_, 0.0); }
 
@@ -94,6 +103,10 @@ class GraphHook {
     return options_.layout.layers[static_cast<std::size_t>(layer.value())];
   }
 
+  AttendTask task_of(const ggml_tensor* dst, const Reader& reader, const UbatchPart& part,
+                     std::ptrdiff_t first_token) const noexcept;
+  bool reads_index(const AttendTask& task, const UbatchPart& part, LayerIndex layer) const noexcept;
+  void count_exact(const AttendTask& task) noexcept;
   static void write_rows(CapturedRows::Kind kind, ggml_tensor* dst, int ith, int nth,
                          LayerOps& ops) noexcept;
   static void write_keys(ggml_tensor* dst, int ith, int nth, void* ops) noexcept;
@@ -102,6 +115,8 @@ class GraphHook {
 
   Options options_;
   AttendWorkspace workspace_;
+  std::optional<TopkWorkspace> topk_;
+  ReadStatistics exact_reads_;  // of memories with an index, where it was not used
   std::vector<std::unique_ptr<LayerOps>> layers_;  // stable addresses: they are the ops' userdata
   AttentionObserver observer_;
   std::span<const UbatchPart> parts_;

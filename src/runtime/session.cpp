@@ -54,6 +54,8 @@ struct Session::Impl {
   engine::ContextPtr context;
   engine::Batch batch;
   LogitRows logit_rows;
+  int n_threads = 1;
+  int max_threads = 1;
   std::vector<std::int64_t> first_logits;  // of each step of the last batch, and the end
 
   Impl(const Model& m, SessionOptions o)
@@ -63,6 +65,7 @@ struct Session::Impl {
         logit_rows(model.info().n_vocab) {}
 
   Status check(std::span<const SequenceStep> steps) const;
+  Status prepare_indexes(std::span<const UbatchPart> parts);
   Status run_ubatch(std::span<const UbatchPart> parts);
   Status decode(std::span<const UbatchPart> parts);
   Status keep_logits(std::span<const UbatchPart> parts);
@@ -73,14 +76,27 @@ Session::Session(Session&&) noexcept = default;
 Session& Session::operator=(Session&&) noexcept = default;
 Session::~Session() = default;
 
-Result<AttendWorkspace> make_workspace(const ModelInfo& model, int max_threads) {
-  int max_dim_k = 0;
-  int max_dim_v = 0;
+namespace {
+
+/// The largest head dimensions of any layer.
+struct HeadDims {
+  int k = 0;
+  int v = 0;
+};
+HeadDims largest_dims(const ModelInfo& model) {
+  HeadDims dims;
   for (const LayerShape& layer : model.layers) {
-    max_dim_k = std::max(max_dim_k, layer.head_dim_k);
-    max_dim_v = std::max(max_dim_v, layer.head_dim_v);
+    dims.k = std::max(dims.k, layer.head_dim_k);
+    dims.v = std::max(dims.v, layer.head_dim_v);
   }
-  return AttendWorkspace::create(max_threads, model.n_heads, max_dim_k, max_dim_v);
+  return dims;
+}
+
+}  // namespace
+
+Result<AttendWorkspace> make_workspace(const ModelInfo& model, int max_threads) {
+  const HeadDims dims = largest_dims(model);
+  return AttendWorkspace::create(max_threads, model.n_heads, dims.k, dims.v);
 }
 
 Result<Session> Session::create(const Model& model, const SessionOptions& options) {
@@ -104,6 +120,8 @@ Result<Session> Session::create(const Model& model, const SessionOptions& option
   // numbers of threads.
   VOLVELLE_ASSIGN_OR_RETURN(auto workspace,
                             make_workspace(info, std::max(n_threads, n_threads_batch)));
+  impl->n_threads = n_threads;
+  impl->max_threads = std::max(n_threads, n_threads_batch);
   impl->hook = std::make_unique<GraphHook>(
       GraphHook::Options{impl->layout, info.layer_readers, options.deterministic, options.capture,
                          options.cancel},
@@ -206,8 +224,38 @@ Status Session::Impl::check(std::span<const SequenceStep> steps) const {
   return {};
 }
 
+/// Makes the indexes that are due before the first tokens are decoded, and scratch for them.
+Status Session::Impl::prepare_indexes(std::span<const UbatchPart> parts) {
+  std::int64_t n_tiles = 0;
+  for (const UbatchPart& part : parts) {
+    if (part.memory->index() == nullptr) continue;
+    // A chunk of a text is read exactly; the index waits for what comes after it.
+    if (std::ssize(part.tokens) <= kDecodeMaxQueries)
+      VOLVELLE_RETURN_IF_ERROR(part.memory->prepare_index(n_threads));
+    n_tiles = std::max(n_tiles, part.memory->index()->n_tiles() + 1);
+  }
+  if (n_tiles == 0) return {};
+  if (!hook->has_topk_workspace()) {
+    const HeadDims dims = largest_dims(model.info());
+    VOLVELLE_ASSIGN_OR_RETURN(
+        TopkWorkspace workspace,
+        TopkWorkspace::create(max_threads, model.info().n_heads, dims.k, dims.v));
+    hook->set_topk_workspace(std::move(workspace));
+  }
+  return hook->reserve_tiles(n_tiles);
+}
+
+Status Session::prepare_index(ContextMemory& memory) const {
+  return memory.prepare_index(impl_->n_threads);
+}
+
+ReadStatistics Session::take_read_statistics() noexcept {
+  return impl_->hook->take_read_statistics();
+}
+
 Status Session::Impl::run_ubatch(std::span<const UbatchPart> parts) {
   if (options.cancel.cancelled()) return Error{ErrorCode::kCancelled, "run: interrupted"};
+  VOLVELLE_RETURN_IF_ERROR(prepare_indexes(parts));
   for (std::size_t i = 0; i < parts.size(); ++i) {
     Status begun = parts[i].memory->begin(parts[i].tokens);
     if (begun.ok()) continue;
@@ -218,7 +266,10 @@ Status Session::Impl::run_ubatch(std::span<const UbatchPart> parts) {
   hook->begin_ubatch(parts);
   const Status decoded = decode(parts);
   const Status served = hook->finish_ubatch(decoded.ok());
-  const Status kept = decoded.ok() && served.ok() ? keep_logits(parts) : Status();
+  Status kept = decoded.ok() && served.ok() ? keep_logits(parts) : Status();
+  for (const UbatchPart& part : parts) {
+    if (decoded.ok() && served.ok() && kept.ok()) kept = part.memory->extend_index();
+  }
   if (decoded.ok() && served.ok() && kept.ok()) {
     for (const UbatchPart& part : parts) part.memory->commit();
     return {};

@@ -165,7 +165,7 @@ def with_metadata(whole, **changes):
     return head + data[:begin] + header_sum(head) + data[begin + 16:]
 
 
-@pytest.mark.parametrize("spec", ["full+topk(k=3)", "nonsense", "full+kv(k=f32)"])
+@pytest.mark.parametrize("spec", ["full+tail(mean)", "nonsense", "full+kv(k=f32)"])
 def test_verify_refuses_an_intact_memory_that_can_not_be_used(facts, tmp_path, spec):
     whole = facts[1].read_bytes()
     forged = tmp_path / "m.vmem"

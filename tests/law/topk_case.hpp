@@ -35,12 +35,12 @@ class TopkCase {
     for (float& x : queries) x = normal(random);
   }
 
-  LayerIndex make_index(const IndexOptions& options) {
+  CodeIndex make_index(const IndexOptions& options) {
     const AttendTask task = plain.task();
     auto code = make_layer_code(task.shape, task.segments, plain.options().n_rows,
                                 {queries.data(), 256}, options);
     EXPECT_TRUE(code.ok()) << (code.ok() ? "" : code.error().message);
-    LayerIndex index(std::make_shared<LayerCode>(std::move(*code)));
+    CodeIndex index(std::make_shared<LayerCode>(std::move(*code)));
     CodeScratch scratch;
     while ((index.n_tiles() + 1) * kCodeTile <= plain.options().n_rows) {
       const Status appended = index.append_tile(task.shape, task.segments, scratch);
@@ -120,8 +120,8 @@ inline double used_variation(const AttendTask& task, int head, Case& plain, Topk
     } else {
       const auto tile = static_cast<std::int64_t>(r) / kCodeTile;
       score[r] = std::log2(static_cast<double>(w.weights_of(head)[r])) +
-                 static_cast<double>(w.queries[static_cast<std::size_t>(head)].base) +
-                 static_cast<double>(w.tile_m[head * w.capacity_tiles + tile]);
+                 std::log2(static_cast<double>(w.tile_m[head * w.capacity_tiles + tile])) +
+                 static_cast<double>(w.top[static_cast<std::size_t>(head)]);
     }
     top = std::max(top, score[r]);
   }

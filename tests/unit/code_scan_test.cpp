@@ -31,7 +31,9 @@ struct Tile {
     keys.resize(w.tile_bytes() + 64);
     values.resize(w.tile_bytes() + 64);
     pack_key_tile(w, levels.data(), keys.data());
-    pack_value_tile(w, levels.data(), values.data());
+    const auto whole = [](int n) { return n % kValueCodeUnit == 0; };
+    if (whole(w.n8) && whole(w.n4) && whole(w.n2))
+      pack_value_tile(w, levels.data(), values.data());
   }
   int level(std::size_t t, int i) const {
     return levels[t * static_cast<std::size_t>(widths.total()) + static_cast<std::size_t>(i)];
@@ -110,7 +112,8 @@ TEST_F(CodeScan, WeighingATile) {
   for (const auto& [begin, end] : {std::pair{0, 64}, {4, 64}, {0, 1}, {63, 64}, {5, 5}}) {
     on_every_isa([&, begin = begin, end = end] {
       std::vector<float> s = raw;
-      const TileWeights w = weigh_key_tile(s.data(), scales.data(), begin, end);
+      TileWeights w;
+      weigh_key_tile(s.data(), 64, 1, scales.data(), begin, end, &w);
       double m = -std::numeric_limits<double>::infinity();
       for (int t = begin; t < end; ++t)
         m = std::max(m, static_cast<double>(raw[static_cast<std::size_t>(t)] * f16_to_f32(scales[static_cast<std::size_t>(t)])));
@@ -134,14 +137,17 @@ TEST_F(CodeScan, WeighingATile) {
   on_every_isa([&] {
     std::vector<float> s = raw;
     s[20] = std::nanf("");
-    EXPECT_TRUE(std::isnan(weigh_key_tile(s.data(), scales.data(), 0, 64).d));
+    TileWeights w;
+    weigh_key_tile(s.data(), 64, 1, scales.data(), 0, 64, &w);
+    EXPECT_TRUE(std::isnan(w.d));
     s = raw;
     s[20] = std::nanf("");  // outside: not looked at
-    EXPECT_FALSE(std::isnan(weigh_key_tile(s.data(), scales.data(), 21, 64).d));
+    weigh_key_tile(s.data(), 64, 1, scales.data(), 21, 64, &w);
+    EXPECT_FALSE(std::isnan(w.d));
     auto bad = scales;
     bad[30] = 0x7E00;  // the scale of a row that could not be coded
     s = raw;
-    const TileWeights w = weigh_key_tile(s.data(), bad.data(), 0, 64);
+    weigh_key_tile(s.data(), 64, 1, bad.data(), 0, 64, &w);
     EXPECT_TRUE(std::isnan(w.d) || std::isnan(w.m));
   });
 }
@@ -161,8 +167,8 @@ TEST_F(CodeScan, WeightedSumsOfValueLevels) {
         std::vector<float> gain;
         for (int h = 0; h < n_queries; ++h) {
           const auto at = static_cast<std::size_t>(h) * kRows;
-          const TileBytes b =
-              quantize_tile_weights(weights.data() + at, scales.data(), bytes.data() + at);
+          TileBytes b;
+          quantize_tile_weights(weights.data() + at, 64, 1, scales.data(), bytes.data() + at, &b);
           gain.push_back(b.gain);
           double sum = 0.0, byte_sum = 0.0;
           for (std::size_t t = 0; t < kRows; ++t) {
@@ -192,7 +198,9 @@ TEST_F(CodeScan, WeightedSumsOfValueLevels) {
   std::vector<float> none(kRows, 0.0f);
   std::vector<std::uint16_t> scales(kRows, f32_to_f16(1.0f));
   std::int8_t bytes[64];
-  EXPECT_EQ(quantize_tile_weights(none.data(), scales.data(), bytes).gain, 0.0f);
+  TileBytes empty;
+  quantize_tile_weights(none.data(), 64, 1, scales.data(), bytes, &empty);
+  EXPECT_EQ(empty.gain, 0.0f);
 }
 
 TEST_F(CodeScan, CombiningHeadsAndSummingErrors) {

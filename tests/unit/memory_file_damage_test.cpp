@@ -161,10 +161,10 @@ TEST_F(DamageTest, OtherFilesAreNotMemories) {
 
 TEST_F(DamageTest, NewerVersionsAreNamed) {
   Parts parts(good_);
-  parts.header.metadata["volvelle_format"] = "3";
+  parts.header.metadata["volvelle_format"] = "4";
   const Error error = refusal_of(parts.join());
   EXPECT_EQ(error.code, ErrorCode::kUnsupported);
-  EXPECT_NE(error.message.find("format 3, written by a newer version"), std::string::npos)
+  EXPECT_NE(error.message.find("format 4, written by a newer version"), std::string::npos)
       << error.message;
 }
 

@@ -270,7 +270,9 @@ TEST(MemorySpec, DamagedTextIsRefusedOrCanonical) {
 TEST(MemorySpec, SupportedInThisVersion) {
   for (const char* text :
        {"full", "full+kv(k=f32,v=f16)", "sink(4)+window(64)", "window(8,block=1)",
-        "sink(1)+window(9)+kv(v=f32)", "full+kv(k=bf16,v=q8_0)", "window(8)+kv(v=q4_0)"}) {
+        "sink(1)+window(9)+kv(v=f32)", "full+kv(k=bf16,v=q8_0)", "window(8)+kv(v=q4_0)",
+        "full+topk(k=8)", "full+topk(k=64,rank=32,tail=none)", "full+topk(k=64,index=pca,bits=4)",
+        "full+topk(max_error=0.05,cert=exact)+dense_layers=0-1"}) {
     EXPECT_TRUE(require_supported(parsed(text)).ok()) << text;
   }
   const auto refused = [](std::string_view text, std::string_view name) {
@@ -278,12 +280,30 @@ TEST(MemorySpec, SupportedInThisVersion) {
     ASSERT_FALSE(status.ok()) << text;
     EXPECT_EQ(status.error().code, ErrorCode::kUnsupported);
     EXPECT_NE(status.error().message.find(name), std::string::npos) << status.error().message;
-    EXPECT_NE(status.error().message.find("supported: full, sink(n)+window"), std::string::npos);
+    EXPECT_NE(status.error().message.find("supported: full, full+topk"), std::string::npos);
   };
-  refused("full+topk(k=8)", "memory spec: term 'topk' is not built yet in this version");
+  refused("full+topk(k=8,cert=dither)",
+          "memory spec: cert=dither of term 'topk' is not built yet in this version");
+  refused("full+topk(k=8,index=exact)", "index=exact");
+  refused("window(64)+topk(k=8)", "term 'topk' without 'full'");
   refused("window(8)+tail(mean)", "term 'tail'");
   refused("window(8)+store(mpi)", "term 'store'");
-  refused("full+dense_layers=0-1", "term 'dense_layers'");
+  refused("full+dense_layers=0-1", "term 'dense_layers' without 'topk'");
+}
+
+TEST(MemorySpec, NumbersThatNoIndexCanHaveAreRefused) {
+  const auto refused = [](std::string_view text, std::string_view reason) {
+    const Status status = require_supported(parsed(text));
+    ASSERT_FALSE(status.ok()) << text;
+    EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_NE(status.error().message.find(reason), std::string::npos) << status.error().message;
+  };
+  refused("full+topk(k=8,bits=1)", "bits of topk must be 2 to 8");
+  refused("full+topk(k=8,bits=9)", "bits of topk must be 2 to 8");
+  refused("full+topk(k=8,rank=32,bits=4)", "leave bits out, or rank");
+  refused("full+topk(k=8,cert=exact,bits=4)", "cert=exact needs all coordinates");
+  refused("full+topk(k=8,cert=exact,rank=16)", "cert=exact needs all coordinates");
+  refused("full+topk(k=8,cert=exact,index=pca)", "cert=exact needs all coordinates");
 }
 
 TEST(MemorySpec, SpecsMadeInCodeAreCheckedToo) {

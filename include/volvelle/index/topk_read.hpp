@@ -19,7 +19,7 @@
 #include <memory>
 
 #include "volvelle/attention/attend.hpp"
-#include "volvelle/index/layer_index.hpp"
+#include "volvelle/index/code_index.hpp"
 
 namespace volvelle {
 
@@ -76,14 +76,14 @@ class TopkWorkspace {
 
 /// Whether a task can be read through an index: it has one, no soft cap, plain visibility (no
 /// window), and some coded rows are visible.
-bool can_read_topk(const AttendTask& task, const LayerIndex& index, const TopkPolicy& policy) noexcept;
+bool can_read_topk(const AttendTask& task, const CodeIndex& index, const TopkPolicy& policy) noexcept;
 
 /// Thread `ith` of `nth` does its share; all threads must call, and meet inside. Otherwise as
 /// attend().
-void topk_attend(const AttendTask& task, const LayerIndex& index, const TopkPolicy& policy,
+void topk_attend(const AttendTask& task, const CodeIndex& index, const TopkPolicy& policy,
                  TopkWorkspace& workspace, int ith, int nth) noexcept;
 /// The same on `n_threads` own threads, for tests and benches.
-void topk_attend(const AttendTask& task, const LayerIndex& index, const TopkPolicy& policy,
+void topk_attend(const AttendTask& task, const CodeIndex& index, const TopkPolicy& policy,
                  TopkWorkspace& workspace, int n_threads);
 
 }  // namespace volvelle

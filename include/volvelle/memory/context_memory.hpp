@@ -8,9 +8,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "volvelle/memory/memory_index.hpp"
 #include "volvelle/memory/memory_spec.hpp"
 #include "volvelle/memory/row_group.hpp"
 
@@ -74,6 +76,20 @@ class ContextMemory {
   /// Back to the state before begin().
   void rollback() noexcept;
 
+  /// The index of a spec with topk, or nothing.
+  const MemoryIndex* index() const noexcept { return index_ ? &*index_ : nullptr; }
+  /// Keeps queries of the pending tokens for the index; see MemoryIndex::observe().
+  void observe(LayerIndex layer, const AttendTask& task) noexcept {
+    if (index_) index_->observe(layer, task, length());
+  }
+  /// Makes the index if it has one that should be made by now; nothing may be pending.
+  Status prepare_index(int n_threads);
+  /// Codes the rows that the pending tokens complete. Before commit(); an error calls for
+  /// rollback().
+  Status extend_index();
+  /// Takes over a saved index.
+  void restore_index(MemoryIndex index) { index_ = std::move(index); }
+
   /// Shares all rows; feeding one never changes the other.
   ContextMemory clone() const;
   /// Keeps the first `length` tokens. Fails, and changes nothing, if rows that the next query needs
@@ -100,7 +116,10 @@ class ContextMemory {
   MemorySpec spec_;
   StoreLayout layout_;
   LayerGrouping grouping_;
+  const KvStore& indexed_store() const noexcept;
+
   std::vector<RowGroup> groups_;
+  std::optional<MemoryIndex> index_;
   std::vector<TokenId> tokens_;
   std::vector<TokenId> pending_;
 };

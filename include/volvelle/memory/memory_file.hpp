@@ -19,7 +19,8 @@
 
 namespace volvelle {
 
-inline constexpr int kMemoryFormatVersion = 2;
+/// The newest format that is read; files without an index are written as version 2.
+inline constexpr int kMemoryFormatVersion = 3;
 
 /// Where in the text a token came from; {-1, -1} for tokens of the chat template.
 struct ByteRange {
@@ -64,6 +65,9 @@ class MemoryFileWriter {
   static Result<MemoryFileWriter> create(const std::filesystem::path& path,
                                          const MemoryRecord& record, const StoreLayout& layout,
                                          const RowPositions& row_positions);
+  /// The same for a finished memory, whose index is written at once.
+  static Result<MemoryFileWriter> create(const std::filesystem::path& path,
+                                         const MemoryRecord& record, const ContextMemory& memory);
   MemoryFileWriter(MemoryFileWriter&&) noexcept;
   MemoryFileWriter& operator=(MemoryFileWriter&&) noexcept;
   ~MemoryFileWriter();  // without finish(): nothing is left behind

@@ -91,6 +91,13 @@ class Session {
   /// The same for step `s` of a batch.
   std::span<const float> sequence_logits(std::size_t s, std::int64_t i = 0) const;
 
+  /// Makes the index of a memory whose spec has one, if it should be made by now; else the first
+  /// decoded token does. For reading a text once and asking later.
+  Status prepare_index(ContextMemory& memory) const;
+  /// What decoding memories with an index has read and what is known about its error, since the
+  /// last call.
+  ReadStatistics take_read_statistics() noexcept;
+
   /// Sets or removes (nullptr) the observer of later steps.
   void set_observer(AttentionObserver observer);
 

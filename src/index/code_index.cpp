@@ -2,7 +2,7 @@
 //
 //   per KV head: key scales 128 bytes, key norms 128 bytes (if any), key levels, value scales 128
 //   bytes, value levels; every part is a multiple of 64 bytes
-#include "volvelle/index/layer_index.hpp"
+#include "volvelle/index/code_index.hpp"
 
 #include <cstring>
 #include <new>
@@ -47,11 +47,11 @@ double LayerCode::bytes_per_row() const noexcept {
   return static_cast<double>(tile_bytes()) / static_cast<double>(kCodeTile * n_kv_heads());
 }
 
-LayerIndex::LayerIndex(std::shared_ptr<const LayerCode> code) : code_(std::move(code)) {
+CodeIndex::CodeIndex(std::shared_ptr<const LayerCode> code) : code_(std::move(code)) {
   for (int h = 0; h < code_->n_kv_heads(); ++h) offsets_.push_back(code_->head_offset(h));
 }
 
-HeadTile LayerIndex::head_tile(int head, std::int64_t i) const noexcept {
+HeadTile CodeIndex::head_tile(int head, std::int64_t i) const noexcept {
   const auto h = static_cast<std::size_t>(head);
   const std::byte* at = tile(i) + offsets_[h];
   HeadTile parts;
@@ -69,10 +69,19 @@ HeadTile LayerIndex::head_tile(int head, std::int64_t i) const noexcept {
   return parts;
 }
 
-Status LayerIndex::append_tile(const AttentionShape& shape,
+std::shared_ptr<std::byte> CodeIndex::next_tile() {
+  if (provided_.n_tiles == 0) return allocate_tile(code_->tile_bytes());
+  std::shared_ptr<std::byte> tile = provided_.memory;
+  --provided_.n_tiles;
+  provided_.memory = {provided_.memory, provided_.memory.get() + code_->tile_bytes()};
+  if (provided_.n_tiles == 0) provided_.memory = nullptr;
+  return tile;
+}
+
+Status CodeIndex::append_tile(const AttentionShape& shape,
                                std::span<const KeyValueSegment> segments, CodeScratch& scratch) {
   const std::int64_t first = n_tiles() * kCodeTile;
-  std::shared_ptr<std::byte> memory = allocate_tile(code_->tile_bytes());
+  std::shared_ptr<std::byte> memory = next_tile();
   if (memory == nullptr) {
     return Error{ErrorCode::kResourceExhausted,
                  "index: no memory for the codes of rows " + std::to_string(first) + " to " +
@@ -106,11 +115,11 @@ Status LayerIndex::append_tile(const AttentionShape& shape,
   return {};
 }
 
-void LayerIndex::truncate(std::int64_t n_tiles) noexcept {
+void CodeIndex::truncate(std::int64_t n_tiles) noexcept {
   if (n_tiles < this->n_tiles()) tiles_.resize(static_cast<std::size_t>(std::max<std::int64_t>(n_tiles, 0)));
 }
 
-std::size_t LayerIndex::code_bytes() const noexcept {
+std::size_t CodeIndex::code_bytes() const noexcept {
   return ready() ? tiles_.size() * code_->tile_bytes() : 0;
 }
 

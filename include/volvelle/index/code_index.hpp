@@ -42,10 +42,10 @@ struct HeadTile {
   const std::byte* value_levels = nullptr;
 };
 
-class LayerIndex {
+class CodeIndex {
  public:
-  LayerIndex() = default;
-  explicit LayerIndex(std::shared_ptr<const LayerCode> code);
+  CodeIndex() = default;
+  explicit CodeIndex(std::shared_ptr<const LayerCode> code);
 
   bool ready() const noexcept { return code_ != nullptr; }
   const LayerCode& code() const noexcept { return *code_; }
@@ -55,6 +55,11 @@ class LayerIndex {
   }
   HeadTile head_tile(int head, std::int64_t i) const noexcept;
 
+  /// Memory for the next tiles, so that many of them lie side by side: `n_tiles` times
+  /// code().tile_bytes(), 64-byte aligned, zeros. Clones do not inherit it.
+  void provide(std::shared_ptr<std::byte> memory, std::int64_t n_tiles) noexcept {
+    provided_ = {std::move(memory), n_tiles};
+  }
   /// Codes the rows of tile n_tiles() and appends them. Every row must lie in `segments`.
   Status append_tile(const AttentionShape& shape, std::span<const KeyValueSegment> segments,
                      CodeScratch& scratch);
@@ -64,7 +69,21 @@ class LayerIndex {
   std::size_t code_bytes() const noexcept;
 
  private:
+  /// Room for tiles that nobody has written yet. Only one index may write it, so copies are empty.
+  struct Provided {
+    std::shared_ptr<std::byte> memory;
+    std::int64_t n_tiles = 0;
+    Provided() = default;
+    Provided(std::shared_ptr<std::byte> m, std::int64_t n) : memory(std::move(m)), n_tiles(n) {}
+    Provided(const Provided&) {}
+    Provided(Provided&&) = default;
+    Provided& operator=(const Provided&) { return *this = Provided(); }
+    Provided& operator=(Provided&&) = default;
+  };
+  std::shared_ptr<std::byte> next_tile();
+
   std::shared_ptr<const LayerCode> code_;
+  Provided provided_;
   std::vector<std::size_t> offsets_;  // [n_kv_heads] of the heads in a tile
   std::vector<std::shared_ptr<const std::byte>> tiles_;
 };

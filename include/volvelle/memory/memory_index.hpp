@@ -1,0 +1,89 @@
+// The index of a memory: which layers have one, how it is made from the memory itself, and how it
+// follows the memory's rows.
+//
+// A code needs to know what queries look like at the positions that will ask (made of early
+// positions it finds little), so queries of the last positions are kept while tokens are read; the
+// code is made when the first few tokens are decoded, or when asked for, and again when the memory
+// has doubled since. Until then, and for short memories, reads are exact. Invariant: tile i of a
+// layer codes rows [64 i, 64 i + 64), all below the memory's length. Thread rule: as ContextMemory;
+// observe() is called by one engine thread per layer and ubatch.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "volvelle/base/ids.hpp"
+#include "volvelle/index/topk_read.hpp"
+#include "volvelle/memory/kv_store.hpp"
+#include "volvelle/memory/memory_spec.hpp"
+
+namespace volvelle {
+
+/// What a topk term asks for, in numbers.
+struct IndexPlan {
+  IndexOptions options;
+  TopkPolicy policy;
+  std::optional<LayerRange> dense_layers;
+};
+/// The plan of a supported spec with a topk term.
+Result<IndexPlan> index_plan(const MemorySpec& spec);
+
+/// Below so many tokens all reads are exact: the code would read about as much as it saves.
+inline constexpr std::int64_t kMinIndexedTokens = 1024;
+/// Queries are kept of every second of the last so many positions.
+inline constexpr std::int64_t kQueryPositions = 1024;
+
+class MemoryIndex {
+ public:
+  MemoryIndex(IndexPlan plan, StoreLayout layout);
+
+  const IndexPlan& plan() const noexcept { return plan_; }
+  /// Whether a layer is read through the index, once it is made.
+  bool serves(LayerIndex layer) const noexcept;
+  const CodeIndex& layer(LayerIndex layer) const noexcept {
+    return layers_[static_cast<std::size_t>(layer.value())].index;
+  }
+  bool ready() const noexcept { return made_at_ > 0; }
+  std::int64_t made_at() const noexcept { return made_at_; }
+
+  /// Keeps queries of a task whose first token is at `first`.
+  void observe(LayerIndex layer, const AttendTask& task, std::int64_t first) noexcept;
+  /// Whether the code should be made (again) before decoding at `length`.
+  bool wants_making(std::int64_t length) const noexcept;
+  /// Makes codes of rows [0, length) and codes them, on `n_threads` threads. `store` holds the rows
+  /// of all served layers. On an error the index is as before.
+  Status make(const KvStore& store, std::int64_t length, int n_threads);
+  /// Codes the tiles that `length` tokens have completed.
+  Status extend(const KvStore& store, std::int64_t length);
+  void truncate(std::int64_t length) noexcept;
+
+  /// Takes over a saved layer; after the last, finish_restore().
+  void restore_layer(LayerIndex layer, CodeIndex index);
+  void finish_restore(std::int64_t made_at) noexcept { made_at_ = made_at; }
+
+  std::int64_t n_tiles() const noexcept;  // the most of any layer
+  std::size_t code_bytes() const noexcept;
+  std::size_t query_bytes() const noexcept;
+
+ private:
+  struct Layer {
+    CodeIndex index;
+    int n_heads = 0;                        // of the queries that were kept
+    std::vector<std::uint16_t> queries;     // ring [kQueryPositions / 2, n_heads, head_dim], halves
+    std::vector<std::int64_t> positions;    // of the ring's tokens; -1: none
+  };
+  AttentionShape shape_of(std::size_t layer) const noexcept;
+  std::vector<float> sample_of(const Layer& layer, std::int64_t length, std::int64_t* n_tokens) const;
+  Result<LayerCode> make_code(const KvStore& store, std::size_t layer, std::int64_t length) const;
+  bool records(std::int64_t position) const noexcept;
+
+  IndexPlan plan_;
+  StoreLayout layout_;
+  std::vector<Layer> layers_;
+  std::int64_t made_at_ = 0;  // length of the memory when the code was made
+};
+
+}  // namespace volvelle

@@ -1,0 +1,258 @@
+// Sizes to strings and back, and copying of codes. Everything that decides where bytes lie is in the
+// metadata, so a reader recomputes the layout before it looks at any tensor.
+#include "memory/memory_file_index.hpp"
+
+#include <array>
+#include <charconv>
+#include <cstring>
+#include <sstream>
+
+#include "base/result_macros.hpp"
+#include "io/message.hpp"
+#include "memory/memory_file_metadata.hpp"
+
+namespace volvelle::memory_format {
+namespace {
+
+Error corrupt(const std::string& what) {
+  return {ErrorCode::kCorrupt, "metadata 'index': " + what};
+}
+
+/// Floats of one side's code.
+std::uint64_t code_floats(const CodeWidths& widths, int dim) {
+  RowCode code;
+  code.widths = widths;
+  const auto total = static_cast<std::uint64_t>(widths.total());
+  const auto d = static_cast<std::uint64_t>(dim);
+  return d + d * static_cast<std::uint64_t>(code.stride()) + total * d + total;
+}
+
+std::uint64_t layer_floats(const IndexShape& index, const LayerShape& layer) {
+  std::uint64_t floats = 0;
+  for (std::size_t h = 0; h < index.keys.size(); ++h) {
+    floats += code_floats(index.keys[h], layer.head_dim_k);
+    if (index.values[h].total() > 0) floats += code_floats(index.values[h], layer.head_dim_v);
+  }
+  return floats;
+}
+
+/// A LayerCode with the right sizes and nothing in it, for the layout of its tiles.
+LayerCode empty_code(const IndexShape& index, const LayerShape& layer) {
+  LayerCode code;
+  code.norms = index.norms;
+  code.n_rows = static_cast<std::int64_t>(index.n_rows);
+  for (std::size_t h = 0; h < index.keys.size(); ++h) {
+    RowCode& keys = code.keys.emplace_back();
+    keys.dim = layer.head_dim_k;
+    keys.widths = index.keys[h];
+    if (index.values[h].total() == 0) continue;
+    RowCode& values = code.values.emplace_back();
+    values.dim = layer.head_dim_v;
+    values.widths = index.values[h];
+  }
+  return code;
+}
+
+template <class Visit>
+void visit_floats(RowCode& code, Visit visit) {
+  const auto dim = static_cast<std::size_t>(code.dim);
+  const auto total = static_cast<std::size_t>(code.widths.total());
+  visit(code.mean, dim);
+  visit(code.encode, dim * static_cast<std::size_t>(code.stride()));
+  visit(code.decode, total * dim);
+  visit(code.step, total);
+}
+
+bool parse_numbers(std::string_view text, std::span<std::uint64_t> numbers) {
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const std::size_t comma = text.find(',');
+    if ((comma == std::string_view::npos) != (i + 1 == numbers.size())) return false;
+    const std::string_view word = text.substr(0, comma);
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), numbers[i]);
+    if (error != std::errc() || end != word.data() + word.size() || numbers[i] > kMaxCount ||
+        word != std::to_string(numbers[i])) {
+      return false;
+    }
+    text.remove_prefix(comma == std::string_view::npos ? text.size() : comma + 1);
+  }
+  return true;
+}
+
+bool plausible(const CodeWidths& widths, int unit, int dim) {
+  const int most = (dim + unit - 1) / unit * unit;
+  return widths.n8 % unit == 0 && widths.n4 % unit == 0 && widths.n2 % unit == 0 &&
+         widths.total() <= most;
+}
+
+bool read_head(std::string_view text, const LayerShape& layer, IndexShape& index) {
+  std::array<std::uint64_t, 6> n{};
+  if (!parse_numbers(text, n)) return false;
+  for (const std::uint64_t x : n) {
+    if (x > 2 * static_cast<std::uint64_t>(kMaxHeadDim)) return false;
+  }
+  const auto width = [&](std::size_t i) { return static_cast<int>(n[i]); };
+  index.keys.push_back({width(0), width(1), width(2)});
+  index.values.push_back({width(3), width(4), width(5)});
+  return index.keys.back().total() > 0 && plausible(index.keys.back(), kKeyCodeUnit, layer.head_dim_k) &&
+         plausible(index.values.back(), kValueCodeUnit, layer.head_dim_v);
+}
+
+bool read_layer(const std::string& word, const LayerShape& layer, std::uint64_t n_rows,
+                IndexShape& index) {
+  std::istringstream parts(word);
+  std::string part;
+  std::array<std::uint64_t, 3> sizes{};
+  if (!std::getline(parts, part, ':') || !parse_numbers(part, sizes)) return false;
+  index.n_tiles = sizes[0];
+  index.n_rows = sizes[1];
+  index.norms = sizes[2] == 1;
+  while (std::getline(parts, part, ':')) {
+    if (!read_head(part, layer, index)) return false;
+  }
+  const bool coded = !index.values.empty() && index.values.front().total() > 0;
+  for (const CodeWidths& values : index.values) {
+    if ((values.total() > 0) != coded) return false;
+  }
+  return sizes[2] <= 1 && std::ssize(index.keys) == layer.n_kv_heads && layer.window == 0 &&
+         index.n_rows >= 1 && index.n_tiles <= n_rows / static_cast<std::uint64_t>(kCodeTile);
+}
+
+}  // namespace
+
+std::vector<IndexShape> index_shapes(const ContextMemory& memory) {
+  const MemoryIndex* const index = memory.index();
+  if (index == nullptr || !index->ready()) return {};
+  std::vector<IndexShape> shapes(memory.layout().layers.size());
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    const CodeIndex& layer = index->layer(LayerIndex(static_cast<std::int64_t>(i)));
+    if (!layer.ready()) continue;
+    shapes[i].n_tiles = static_cast<std::uint64_t>(layer.n_tiles());
+    shapes[i].n_rows = static_cast<std::uint64_t>(layer.code().n_rows);
+    shapes[i].norms = layer.code().norms;
+    for (std::size_t h = 0; h < layer.code().keys.size(); ++h) {
+      shapes[i].keys.push_back(layer.code().keys[h].widths);
+      shapes[i].values.push_back(layer.code().values.empty() ? CodeWidths{}
+                                                             : layer.code().values[h].widths);
+    }
+  }
+  return shapes;
+}
+
+std::string index_text(const std::vector<IndexShape>& index) {
+  std::string out;
+  const auto append = [&](const CodeWidths& w) {
+    out += std::to_string(w.n8) + ',' + std::to_string(w.n4) + ',' + std::to_string(w.n2);
+  };
+  for (const IndexShape& layer : index) {
+    if (!out.empty()) out += ' ';
+    if (layer.keys.empty()) {
+      out += '-';
+      continue;
+    }
+    out += std::to_string(layer.n_tiles) + ',' + std::to_string(layer.n_rows) + ',' +
+           (layer.norms ? '1' : '0');
+    for (std::size_t h = 0; h < layer.keys.size(); ++h) {
+      out += ':';
+      append(layer.keys[h]);
+      out += ',';
+      append(layer.values[h]);
+    }
+  }
+  return out;
+}
+
+Status read_index_text(const std::string& text, Shape& shape) {
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    const std::size_t i = shape.index.size();
+    if (i >= shape.layout.layers.size()) return corrupt("more layers than the memory has");
+    IndexShape index;
+    if (word != "-") {
+      if (shape.group_of_layer[i] < 0 || shape.group_of_layer[i] >= std::ssize(shape.n_rows) ||
+          !read_layer(word, shape.layout.layers[i],
+                      shape.n_rows[static_cast<std::size_t>(shape.group_of_layer[i])], index)) {
+        return corrupt("unexpected " + io::quoted(word));
+      }
+    }
+    shape.index.push_back(std::move(index));
+  }
+  if (shape.index.size() == shape.layout.layers.size()) return {};
+  return corrupt("expected " + std::to_string(shape.layout.layers.size()) + " layers, found " +
+                 std::to_string(shape.index.size()));
+}
+
+std::string code_tensor(std::size_t layer) {
+  return "layer." + std::to_string(layer) + ".index.code";
+}
+std::string tiles_tensor(std::size_t layer) {
+  return "layer." + std::to_string(layer) + ".index.tiles";
+}
+
+std::vector<TensorEntry> index_tensors(const Shape& shape, std::size_t layer) {
+  if (shape.index.empty() || shape.index[layer].keys.empty()) return {};
+  const IndexShape& index = shape.index[layer];
+  const std::uint64_t tile = empty_code(index, shape.layout.layers[layer]).tile_bytes();
+  return {{code_tensor(layer), "F32", {layer_floats(index, shape.layout.layers[layer])}, 0, 0},
+          {tiles_tensor(layer), "U8", {index.n_tiles, tile}, 0, 0}};
+}
+
+void write_index(const SafetensorsHeader& header, const ContextMemory& memory, std::byte* data) {
+  const std::size_t n_layers = memory.layout().layers.size();
+  for (std::size_t i = 0; i < n_layers; ++i) {
+    const CodeIndex& index = memory.index()->layer(LayerIndex(static_cast<std::int64_t>(i)));
+    if (!index.ready()) continue;
+    std::byte* at = data + header.find(code_tensor(i))->begin;
+    const auto copy = [&](const std::vector<float>& values, std::size_t n) {
+      std::memcpy(at, values.data(), n * sizeof(float));
+      at += n * sizeof(float);
+    };
+    LayerCode code = index.code();
+    for (std::size_t h = 0; h < code.keys.size(); ++h) {
+      visit_floats(code.keys[h], copy);
+      if (!code.values.empty()) visit_floats(code.values[h], copy);
+    }
+    std::byte* tile = data + header.find(tiles_tensor(i))->begin;
+    for (std::int64_t t = 0; t < index.n_tiles(); ++t, tile += code.tile_bytes())
+      std::memcpy(tile, index.tile(t), code.tile_bytes());
+  }
+}
+
+Result<MemoryIndex> read_index(const SafetensorsHeader& header, const Shape& shape,
+                               const MemorySpec& spec, const std::byte* data,
+                               const std::shared_ptr<void>& owner) {
+  if (!spec.topk) return corrupt("the spec has no index");
+  VOLVELLE_ASSIGN_OR_RETURN(IndexPlan plan, index_plan(spec));
+  MemoryIndex index(plan, shape.layout);
+  std::int64_t made_at = 1;
+  for (std::size_t i = 0; i < shape.index.size(); ++i) {
+    const LayerIndex layer(static_cast<std::int64_t>(i));
+    const bool present = !shape.index[i].keys.empty();
+    if (present != index.serves(layer))
+      return corrupt("layer " + std::to_string(i) + " does not go with the spec");
+    if (!present) continue;
+    LayerCode code = empty_code(shape.index[i], shape.layout.layers[i]);
+    if (code.norms != plan.options.norms || code.values.empty() == plan.policy.coded_tail)
+      return corrupt("the codes of layer " + std::to_string(i) + " do not go with the spec");
+    const std::byte* at = data + header.find(code_tensor(i))->begin;
+    const auto copy = [&](std::vector<float>& values, std::size_t n) {
+      values.resize(n);
+      std::memcpy(values.data(), at, n * sizeof(float));
+      at += n * sizeof(float);
+    };
+    for (std::size_t h = 0; h < code.keys.size(); ++h) {
+      visit_floats(code.keys[h], copy);
+      if (!code.values.empty()) visit_floats(code.values[h], copy);
+    }
+    made_at = std::max(made_at, code.n_rows);
+    const std::size_t tile_bytes = code.tile_bytes();
+    CodeIndex restored(std::make_shared<LayerCode>(std::move(code)));
+    const std::byte* tile = data + header.find(tiles_tensor(i))->begin;
+    for (std::uint64_t t = 0; t < shape.index[i].n_tiles; ++t, tile += tile_bytes)
+      restored.adopt_tile(std::shared_ptr<const std::byte>(owner, tile));
+    index.restore_layer(layer, std::move(restored));
+  }
+  index.finish_restore(made_at);
+  return index;
+}
+
+}  // namespace volvelle::memory_format

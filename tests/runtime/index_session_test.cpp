@@ -1,0 +1,165 @@
+// Decoding through an index with a real model: close to exact, cheap, and a state like any other:
+// saved, branched, cut back.
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/support.hpp"
+#include "volvelle/eval/fidelity.hpp"
+#include "volvelle/eval/needle.hpp"
+#include "volvelle/memory/memory_file.hpp"
+
+namespace volvelle::test {
+namespace {
+
+constexpr const char* kSpec = "full+topk(k=128)";
+constexpr std::size_t kTokens = 1500;
+constexpr std::size_t kDocument = 1450;
+
+MemorySpec spec(const std::string& text) { return require(parse_memory_spec(text)); }
+
+class IndexSession : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    model_ = new Model(load_model(kSmolQ41));
+    tokens_ = new std::vector<TokenId>(book_tokens(*model_, "emma.txt", kTokens));
+  }
+  static void TearDownTestSuite() {
+    delete tokens_;
+    delete model_;
+  }
+  static std::span<const TokenId> document() { return std::span(*tokens_).first(kDocument); }
+
+  static ContextMemory fold(Session& session, const std::string& text) {
+    ContextMemory memory = require(session.begin(spec(text)));
+    require(session.step(memory, document(), Logits::kNone));
+    return memory;
+  }
+  /// Logits after each of the tokens behind the document, decoded one by one.
+  static std::vector<std::vector<float>> decode(Session& session, ContextMemory& memory,
+                                                std::size_t n = kTokens - kDocument) {
+    std::vector<std::vector<float>> rows;
+    for (std::size_t i = 0; i < n; ++i) {
+      require(session.step(memory, std::span(*tokens_).subspan(kDocument + i, 1), Logits::kLast));
+      rows.emplace_back(session.logits().begin(), session.logits().end());
+    }
+    return rows;
+  }
+
+  static Model* model_;
+  static std::vector<TokenId>* tokens_;
+};
+Model* IndexSession::model_ = nullptr;
+std::vector<TokenId>* IndexSession::tokens_ = nullptr;
+
+TEST_F(IndexSession, IsCloseToExactAndReadsLess) {
+  Session session = open_session(*model_, 512);
+  ContextMemory exact = fold(session, "full");
+  const auto expected = decode(session, exact);
+  EXPECT_EQ(session.take_read_statistics().reads, 0);  // a spec without an index counts nothing
+  ContextMemory memory = fold(session, kSpec);
+  const auto found = decode(session, memory);
+  const ReadStatistics reads = session.take_read_statistics();
+  double kl = 0.0;
+  for (std::size_t i = 0; i < found.size(); ++i)
+    kl += kl_divergence(expected[i], found[i]) / static_cast<double>(found.size());
+  // Q4_1 weights turn the smallest difference into about 3e-3 (docs/numerics.md).
+  EXPECT_LT(kl, 2e-2);
+  EXPECT_GT(kl, 0.0);
+  EXPECT_EQ(reads.reads, static_cast<std::int64_t>(found.size()) * 30 * 9);
+  EXPECT_EQ(reads.dense, 0);
+  EXPECT_EQ(reads.certified, 0);
+  EXPECT_LT(static_cast<double>(reads.bytes_read), 0.45 * static_cast<double>(reads.bytes_dense));
+}
+
+TEST_F(IndexSession, TheTailIsWorthReading) {
+  Session session = open_session(*model_, 512);
+  ContextMemory exact = fold(session, "full");
+  const auto expected = decode(session, exact, 20);
+  const auto kl_of = [&](const std::string& text) {
+    ContextMemory memory = fold(session, text);
+    const auto found = decode(session, memory, 20);
+    double kl = 0.0;
+    for (std::size_t i = 0; i < found.size(); ++i) kl += kl_divergence(expected[i], found[i]) / 20;
+    return kl;
+  };
+  // What is left of the first is the noise of Q4_1 weights.
+  EXPECT_LT(kl_of(kSpec), 0.5 * kl_of("full+topk(k=128,tail=none)"));
+}
+
+TEST_F(IndexSession, CertifiedReadsStayWithinTheirLimit) {
+  Session session = open_session(*model_, 512);
+  ContextMemory memory = fold(session, "full+topk(max_error=0.05,cert=exact)");
+  decode(session, memory, 10);
+  const ReadStatistics reads = session.take_read_statistics();
+  EXPECT_EQ(reads.reads, 10 * 30 * 9);
+  EXPECT_EQ(reads.certified, reads.reads);
+  EXPECT_LE(reads.worst_bound, 0.05);
+  EXPECT_GT(reads.worst_bound, 0.0);
+  EXPECT_LT(reads.dense, reads.reads / 2);
+}
+
+TEST_F(IndexSession, ShortMemoriesAndNamedLayersAreExact) {
+  Session session = open_session(*model_, 512);
+  const auto run = [&](const std::string& text, std::size_t n) {
+    ContextMemory memory = require(session.begin(spec(text)));
+    require(session.step(memory, std::span(*tokens_).first(n), Logits::kNone));
+    require(session.step(memory, std::span(*tokens_).subspan(n, 1), Logits::kLast));
+    return std::vector<float>(session.logits().begin(), session.logits().end());
+  };
+  EXPECT_EQ(run(kSpec, 700), run("full", 700));
+  EXPECT_EQ(run("full+topk(k=64)+dense_layers=0-29", 1400), run("full", 1400));
+  EXPECT_NE(run("full+topk(k=64)+dense_layers=0-28", 1400), run("full", 1400));
+}
+
+TEST_F(IndexSession, SaveLoadContinueIsBitEqual) {
+  Session session = open_session(*model_, 512);
+  ContextMemory memory = fold(session, kSpec);
+  require(session.prepare_index(memory));
+  MemoryRecord record;
+  record.spec = kSpec;
+  record.tokens.assign(document().begin(), document().end());
+  record.ranges.resize(kDocument);
+  const TemporaryFolder folder;
+  require(save_memory(folder / "a.vmem", record, memory));
+  const auto expected = decode(session, memory);
+
+  MemoryFile file = require(MemoryFile::open(folder / "a.vmem"));
+  require(file.verify_rows());
+  ContextMemory restored = require(file.restore());
+  Session other = open_session(*model_, 256);
+  EXPECT_EQ(decode(other, restored), expected);
+}
+
+TEST_F(IndexSession, BranchesAndTakenBackTokensChangeNothing) {
+  Session session = open_session(*model_, 512);
+  ContextMemory memory = fold(session, kSpec);
+  require(session.prepare_index(memory));
+  ContextMemory branch = memory.clone();
+  const auto expected = decode(session, memory);
+  require(session.step(branch, std::span(*tokens_).first(200), Logits::kNone));  // another text
+  require(branch.truncate(static_cast<std::int64_t>(kDocument)));
+  EXPECT_EQ(decode(session, branch), expected);
+  // A memory that is decoded together with another has the same rows as alone.
+  require(memory.truncate(static_cast<std::int64_t>(kDocument)));
+  EXPECT_EQ(decode(session, memory), expected);
+}
+
+TEST(IndexRetrieval, TheWiredRetrieverFindsEverything) {
+  const Model model = load_model(kWired);
+  SessionOptions options;
+  options.n_threads = 1;
+  options.n_ubatch = 128;
+  Session session = require(Session::create(model, options));
+  NeedleOptions needle;
+  needle.tokens = 4096;
+  needle.chunk = 32;
+  needle.distances = {1, 16, 64, 126};
+  needle.trials = 2;
+  const auto result = require(run_needle(model, session, spec("full+topk(k=64)"), needle, {}));
+  for (const NeedleRow& row : result.rows) EXPECT_EQ(row.correct, row.trials) << row.distance;
+  const ReadStatistics reads = session.take_read_statistics();
+  EXPECT_LT(reads.rows_read, reads.rows_seen / 4);  // the index was used
+}
+
+}  // namespace
+}  // namespace volvelle::test
