@@ -17,6 +17,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.MULTILINE)
 LIBRARIES = {
     "llama.cpp": r"(llama|ggml|gguf)[\w-]*\.h",
     "Highway": r"hwy/",
+    "Eigen": r"Eigen/",
     "nlohmann-json": r"nlohmann/",
     "xxHash": r"xxhash\.h",
     "CLI11": r"CLI/",

@@ -151,9 +151,17 @@ class Audit {
   ReadStatistics reads_;
 };
 
+/// What an audit has found.
+struct Findings {
+  std::string against;
+  Fidelity fidelity;
+  Json two_path_kl;
+  ReadStatistics reads;
+};
+
 Report make_report(const AuditFlags& flags, const Model& model, const MemorySpec& spec,
-                   const std::string& against, const Fidelity& found, const Json& two_path_kl,
-                   const ReadStatistics& reads) {
+                   const Findings& findings) {
+  const auto& [against, found, two_path_kl, reads] = findings;
   const double bytes_ratio =
       reads.bytes_dense > 0
           ? static_cast<double>(reads.bytes_read) / static_cast<double>(reads.bytes_dense)
@@ -212,10 +220,10 @@ Result<Report> run(const AuditFlags& flags, Console& console) {
     VOLVELLE_ASSIGN_OR_RETURN(const Fidelity noise, audit.two_paths(spec));
     two_path_kl = noise.kl_mean;
     VOLVELLE_ASSIGN_OR_RETURN(const Fidelity found, audit.against_llama(spec));
-    return make_report(flags, model, spec, against, found, two_path_kl, audit.reads());
+    return make_report(flags, model, spec, {against, found, two_path_kl, audit.reads()});
   }
   VOLVELLE_ASSIGN_OR_RETURN(const Fidelity found, audit.against_full(spec));
-  return make_report(flags, model, spec, against, found, two_path_kl, audit.reads());
+  return make_report(flags, model, spec, {against, found, two_path_kl, audit.reads()});
 }
 
 }  // namespace

@@ -21,7 +21,9 @@ const char* class_of(const MemorySpec& spec, const ReadStatistics& reads) {
   return reads.certified == reads.reads ? "certified" : "estimated";
 }
 
-double bytes_ratio(const ReadStatistics& reads) { return share(reads.bytes_read, reads.bytes_dense); }
+double bytes_ratio(const ReadStatistics& reads) {
+  return share(reads.bytes_read, reads.bytes_dense);
+}
 
 }  // namespace
 
@@ -46,7 +48,8 @@ std::string certificate_text(const MemorySpec& spec, const ReadStatistics& reads
       100.0 * share(reads.rows_read, reads.rows_seen), 100.0 * bytes_ratio(reads));
   if (reads.certified > reads.dense)
     line += fmt::format(", worst bound of the weights' total variation {:.4f}", reads.worst_bound);
-  if (reads.dense > 0) line += fmt::format(", {:.1f} % read in full", 100.0 * share(reads.dense, reads.reads));
+  if (reads.dense > 0)
+    line += fmt::format(", {:.1f} % read in full", 100.0 * share(reads.dense, reads.reads));
   return line;
 }
 

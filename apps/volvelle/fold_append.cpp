@@ -123,8 +123,7 @@ Result<Folded> extend_file(Session& session, ContextMemory& memory, const Memory
   folded.kv_bytes = memory.row_bytes_used();
   // A window that was cut back may lack rows that a fold from the start would still have to spare.
   // An index is part of the file, and its size is known only now.
-  const bool as_expected =
-      memory.positions_to_keep() == expected && memory.index() == nullptr;
+  const bool as_expected = memory.positions_to_keep() == expected && memory.index() == nullptr;
   for (int group = 0; as_expected && group < std::ssize(expected); ++group) {
     VOLVELLE_RETURN_IF_ERROR(writer->copy_rows(memory, group));
   }

@@ -67,9 +67,10 @@ bool parse(const std::vector<std::string>& arguments, Request& request) {
 int run(int argc, char** argv) {
   Request request;
   if (!parse({argv + 1, argv + argc}, request)) {
-    std::fprintf(stderr,
-                 "usage: volvelle_bench_attention decode|prefill|types|contexts|batch|threads|topk ... "
-                 "[--threads N] [--rounds N] [--megabytes N] [--max-context N] [--cpu]\n");
+    std::fprintf(
+        stderr,
+        "usage: volvelle_bench_attention decode|prefill|types|contexts|batch|threads|topk ... "
+        "[--threads N] [--rounds N] [--megabytes N] [--max-context N] [--cpu]\n");
     return 2;
   }
   if (const Status status = select_isa(); !status.ok()) {

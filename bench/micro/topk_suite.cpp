@@ -14,7 +14,8 @@
 namespace volvelle::bench {
 namespace {
 
-std::vector<CodeIndex> code_layers(const Problem& p, const Rows& data, const IndexOptions& options) {
+std::vector<CodeIndex> code_layers(const Problem& p, const Rows& data,
+                                   const IndexOptions& options) {
   const std::vector<float> queries(p.q().begin(), p.q().end());
   std::vector<CodeIndex> layers;
   std::shared_ptr<const LayerCode> shared;
@@ -22,8 +23,8 @@ std::vector<CodeIndex> code_layers(const Problem& p, const Rows& data, const Ind
   for (int layer = 0; layer < data.layers(); ++layer) {
     const KeyValueSegment segment = data.segment(layer);
     if (!shared) {
-      auto code = make_layer_code(p.shape(), {&segment, 1}, segment.n_rows,
-                                  {queries.data(), 1}, options);
+      auto code =
+          make_layer_code(p.shape(), {&segment, 1}, segment.n_rows, {queries.data(), 1}, options);
       if (!code.ok()) std::exit(1);
       shared = std::make_shared<LayerCode>(std::move(*code));
     }
@@ -93,9 +94,9 @@ void compare(const Settings& settings, const AttentionShape& shape, std::int64_t
   alternate(variants, settings.rounds, settings.processor_time, settings.threads);
   std::printf("%s, %lld rows\n", name_of(shape).c_str(), static_cast<long long>(rows));
   for (const Variant& v : variants) {
-    std::printf("  %-24s %8.1f us a layer  (%7.1f .. %7.1f)  %5.2f times as fast\n",
-                v.name.c_str(), v.median() / layers * 1e6, v.best() / layers * 1e6,
-                v.worst() / layers * 1e6, variants[0].median() / v.median());
+    std::printf("  %-24s %8.1f us a layer  (%7.1f .. %7.1f)  %5.2f times as fast\n", v.name.c_str(),
+                v.median() / layers * 1e6, v.best() / layers * 1e6, v.worst() / layers * 1e6,
+                variants[0].median() / v.median());
   }
 }
 
@@ -106,7 +107,8 @@ void topk_suite(const Settings& settings) {
     return std::max(1, static_cast<int>(settings.bytes / Rows::layer_bytes(shape, rows)));
   };
   const AttentionShape small = shape_of(3, 3, 64);
-  for (const std::int64_t rows : {2048, 4096, 8192}) compare(settings, small, rows, layers(small, rows));
+  for (const std::int64_t rows : {2048, 4096, 8192})
+    compare(settings, small, rows, layers(small, rows));
   const AttentionShape large = shape_of(8, 4, 128);
   for (std::int64_t rows = 8192; rows <= std::min<std::int64_t>(settings.max_context, 131'072);
        rows *= 4) {

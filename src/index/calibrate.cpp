@@ -5,10 +5,10 @@
 
 #include "base/result_macros.hpp"
 #include "index/matrix.hpp"
+#include "index/spectrum.hpp"
 #include "index/stored_rows.hpp"
 #include "volvelle/index/code_index.hpp"
 #include "volvelle/index/moments.hpp"
-#include "volvelle/index/spectrum.hpp"
 
 namespace volvelle {
 namespace {
@@ -91,8 +91,8 @@ HeadMoments moments_of(const AttentionShape& shape, int head, const SpreadRows& 
   keys.add(rows.keys.data(), rows.n, dim);
   result.key_mean = keys.mean();
   result.key_covariance = keys.covariance();
-  result.query_moment = group_query_moment(shape, head, queries, options.normalise_queries,
-                                           result.key_covariance);
+  result.query_moment =
+      group_query_moment(shape, head, queries, options.normalise_queries, result.key_covariance);
   HeadDiagnostics& seen = result.diagnostics;
   seen.inflation_keys = inflation_of(rows.keys.data(), rows.n, dim, dim);
   const std::int64_t stride = static_cast<std::int64_t>(shape.n_heads) * dim;
@@ -103,8 +103,7 @@ HeadMoments moments_of(const AttentionShape& shape, int head, const SpreadRows& 
   }
   if (!options.shrink) return result;
   // Queries of one token in different heads are no further samples.
-  shrink_to(result.query_moment,
-            static_cast<double>(queries.n_tokens) / seen.inflation_queries,
+  shrink_to(result.query_moment, static_cast<double>(queries.n_tokens) / seen.inflation_queries,
             seen.shrinkage_queries);
   shrink_to(result.key_covariance, static_cast<double>(rows.n) / seen.inflation_keys,
             seen.shrinkage_keys);
@@ -112,9 +111,8 @@ HeadMoments moments_of(const AttentionShape& shape, int head, const SpreadRows& 
 }
 
 Result<double> relative_error(CodecKind kind, const HeadMoments& moments, int rank) {
-  VOLVELLE_ASSIGN_OR_RETURN(
-      const ScoreCodec codec,
-      make_score_codec(kind, moments.query_moment, moments.key_covariance, rank));
+  VOLVELLE_ASSIGN_OR_RETURN(const ScoreCodec codec, make_score_codec(kind, moments.query_moment,
+                                                                     moments.key_covariance, rank));
   return score_error(codec.projector(), moments.query_moment, moments.key_covariance) /
          score_power(moments.query_moment, moments.key_covariance);
 }
@@ -127,7 +125,8 @@ int count_spikes(const HeadMoments& moments, const SpreadRows& rows, int dim) {
   const Eigen::SelfAdjointEigenSolver<MatrixD> solver(correlation, Eigen::EigenvaluesOnly);
   const std::vector<double> rho =
       autocorrelation(rows.keys.data(), rows.n, dim, dim, inflation_lags(rows.n));
-  const double edge = 1.02 * noise_edge(static_cast<double>(dim) / static_cast<double>(rows.n), rho);
+  const double edge =
+      1.02 * noise_edge(static_cast<double>(dim) / static_cast<double>(rows.n), rho);
   return static_cast<int>((solver.eigenvalues().array() > edge).count());
 }
 
@@ -168,11 +167,10 @@ Result<LayerCode> make_layer_code(const AttentionShape& shape,
     VOLVELLE_ASSIGN_OR_RETURN(
         const ScoreCodec codec,
         make_score_codec(options.kind, moments.query_moment, moments.key_covariance, rank));
-    const CodeWidths widths = options.rank > 0
-                                  ? uniform_widths(options.rank, 8, kKeyCodeUnit)
-                                  : options.bits >= 8.0
-                                        ? uniform_widths(shape.head_dim_k, 8, kKeyCodeUnit)
-                                        : water_fill(codec.lambda, options.bits, kKeyCodeUnit);
+    const CodeWidths widths = options.rank > 0 ? uniform_widths(options.rank, 8, kKeyCodeUnit)
+                              : options.bits >= 8.0
+                                  ? uniform_widths(shape.head_dim_k, 8, kKeyCodeUnit)
+                                  : water_fill(codec.lambda, options.bits, kKeyCodeUnit);
     code.keys.push_back(make_key_code(codec, moments.key_mean, widths));
     if (options.value_bits > 0.0) {
       Moments values(shape.head_dim_v);

@@ -79,7 +79,7 @@ std::shared_ptr<std::byte> CodeIndex::next_tile() {
 }
 
 Status CodeIndex::append_tile(const AttentionShape& shape,
-                               std::span<const KeyValueSegment> segments, CodeScratch& scratch) {
+                              std::span<const KeyValueSegment> segments, CodeScratch& scratch) {
   const std::int64_t first = n_tiles() * kCodeTile;
   std::shared_ptr<std::byte> memory = next_tile();
   if (memory == nullptr) {
@@ -96,11 +96,12 @@ Status CodeIndex::append_tile(const AttentionShape& shape,
     const auto writable = [](const auto* p) {
       return const_cast<std::remove_const_t<std::remove_pointer_t<decltype(p)>>*>(p);
     };
-    scratch.rows.resize(static_cast<std::size_t>(kCodeTile * std::max(shape.head_dim_k,
-                                                                      shape.head_dim_v)));
+    scratch.rows.resize(
+        static_cast<std::size_t>(kCodeTile * std::max(shape.head_dim_k, shape.head_dim_v)));
     bool found = rows.load_keys(head, first, kCodeTile, scratch.rows.data());
     encode_tile(code_->keys[h], CodeSide::kKeys, scratch.rows.data(),
-                {writable(at.key_levels), writable(at.key_scales), writable(at.key_norms)}, scratch);
+                {writable(at.key_levels), writable(at.key_scales), writable(at.key_norms)},
+                scratch);
     if (!code_->values.empty()) {
       found = rows.load_values(head, first, kCodeTile, scratch.rows.data()) && found;
       encode_tile(code_->values[h], CodeSide::kValues, scratch.rows.data(),
@@ -116,7 +117,8 @@ Status CodeIndex::append_tile(const AttentionShape& shape,
 }
 
 void CodeIndex::truncate(std::int64_t n_tiles) noexcept {
-  if (n_tiles < this->n_tiles()) tiles_.resize(static_cast<std::size_t>(std::max<std::int64_t>(n_tiles, 0)));
+  if (n_tiles < this->n_tiles())
+    tiles_.resize(static_cast<std::size_t>(std::max<std::int64_t>(n_tiles, 0)));
 }
 
 std::size_t CodeIndex::code_bytes() const noexcept {

@@ -1,5 +1,5 @@
 // The bivariate normal integral by composite Simpson, and the two margin bounds.
-#include "volvelle/index/recall_law.hpp"
+#include "index/recall_law.hpp"
 
 #include <algorithm>
 #include <cmath>

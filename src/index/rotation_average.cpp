@@ -1,5 +1,5 @@
 // Complex second moments of bands, multiplied by the characteristic function of the positions.
-#include "volvelle/index/rotation_average.hpp"
+#include "index/rotation_average.hpp"
 
 #include <cmath>
 #include <complex>
@@ -38,10 +38,8 @@ std::vector<double> rotation_average(std::span<const double> moment, std::span<c
       const double yy = moment[bands.y(b) * dim + bands.y(c)];
       const double xy = moment[bands.x(b) * dim + bands.y(c)];
       const double yx = moment[bands.y(b) * dim + bands.x(c)];
-      const Complex x =
-          Complex(xx + yy, yx - xy) * characteristic(theta[b] - theta[c], positions);
-      const Complex y =
-          Complex(xx - yy, xy + yx) * characteristic(theta[b] + theta[c], positions);
+      const Complex x = Complex(xx + yy, yx - xy) * characteristic(theta[b] - theta[c], positions);
+      const Complex y = Complex(xx - yy, xy + yx) * characteristic(theta[b] + theta[c], positions);
       out[bands.x(b) * dim + bands.x(c)] = (x + y).real() / 2.0;
       out[bands.y(b) * dim + bands.y(c)] = (x - y).real() / 2.0;
       out[bands.x(b) * dim + bands.y(c)] = (y - x).imag() / 2.0;

@@ -25,9 +25,7 @@ std::uint16_t half_up(float x) {
   return static_cast<std::uint16_t>(nearest + 1);
 }
 
-int rounded_down(double n, int unit) {
-  return static_cast<int>(std::max(n, 0.0)) / unit * unit;
-}
+int rounded_down(double n, int unit) { return static_cast<int>(std::max(n, 0.0)) / unit * unit; }
 
 double error_of(std::span<const double> weight, const CodeWidths& widths) {
   double sum = 0.0;
@@ -47,8 +45,7 @@ CodeWidths water_fill(std::span<const double> weight, double bits, int unit) {
   for (int n8 = 0; n8 <= padded && 8.0 * n8 <= budget; n8 += unit) {
     const double left8 = budget - 8.0 * n8;
     for (int n4 = 0; n8 + n4 <= padded && 4.0 * n4 <= left8; n4 += unit) {
-      const int n2 =
-          std::min(padded - n8 - n4, rounded_down((left8 - 4.0 * n4) / 2.0, unit));
+      const int n2 = std::min(padded - n8 - n4, rounded_down((left8 - 4.0 * n4) / 2.0, unit));
       const CodeWidths widths{n8, n4, n2};
       const double error = error_of(weight, widths);
       if (error < least) {
@@ -111,9 +108,8 @@ Result<RowCode> make_value_code(std::span<const double> covariance, std::span<co
                                 double bits) {
   const int dim = static_cast<int>(mean.size());
   // With Sq = I the balanced code is PCA; the plain eigenvectors keep it orthogonal.
-  VOLVELLE_ASSIGN_OR_RETURN(
-      const ScoreCodec codec,
-      make_score_codec(CodecKind::kPrincipal, covariance, covariance, dim));
+  VOLVELLE_ASSIGN_OR_RETURN(const ScoreCodec codec,
+                            make_score_codec(CodecKind::kPrincipal, covariance, covariance, dim));
   const Eigen::Map<const MatrixD> encode(codec.encode.data(), dim, dim);
   const Eigen::Map<const MatrixD> decode(codec.decode.data(), dim, dim);
   return assemble(encode, decode, codec.spread, mean,
@@ -151,8 +147,7 @@ double residual_norm(const RowCode& code, const float* row, const CodeScratch& s
     }
     const auto at = static_cast<std::size_t>(i);
     const double level = levels[i] - static_cast<double>(scratch.half[at]) + 0.5;
-    const double rest =
-        x - static_cast<double>(scale) * static_cast<double>(code.step[at]) * level;
+    const double rest = x - static_cast<double>(scale) * static_cast<double>(code.step[at]) * level;
     sum += rest * rest;
   }
   return std::sqrt(sum);
@@ -164,8 +159,16 @@ void encode_tile(const RowCode& code, CodeSide side, const float* rows, CodedRow
                  CodeScratch& scratch) {
   prepare(code, scratch);
   const int n = code.widths.total();
-  project_rows(rows, kCodeTile, code.dim, code.mean.data(), code.dim, code.encode.data(), n,
-               code.stride(), scratch.coordinates.data(), code.stride());
+  project_rows({.rows = rows,
+                .n = kCodeTile,
+                .row_stride = code.dim,
+                .mean = code.mean.data(),
+                .dim = code.dim,
+                .basis = code.encode.data(),
+                .basis_stride = code.stride(),
+                .n_out = n,
+                .out = scratch.coordinates.data(),
+                .out_stride = code.stride()});
   for (std::int64_t t = 0; t < kCodeTile; ++t) {
     const float* x = scratch.coordinates.data() + t * code.stride();
     std::uint8_t* levels = scratch.levels.data() + t * n;

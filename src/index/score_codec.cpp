@@ -38,15 +38,20 @@ ScoreCodec codec_of(const MatrixD& encode, const MatrixD& decode, const VectorXd
   return codec;
 }
 
+/// The largest eigenvalue as the measure of the others; 1 for a matrix of zeros, so that rows or
+/// queries that never vary still have a code.
+double largest_of(const Eigensystem& system) {
+  return system.values[0] > 1e-30 ? system.values[0] : 1.0;
+}
+
 ScoreCodec balanced(const MatrixD& sq, const MatrixD& sk, Index rank) {
   const Eigensystem keys = solve_symmetric(sk);
-  const VectorXd root = keys.values.cwiseMax(kFloor * keys.values[0]).cwiseSqrt();
+  const VectorXd root = keys.values.cwiseMax(kFloor * largest_of(keys)).cwiseSqrt();
   const MatrixD l = keys.vectors * root.asDiagonal();
   const MatrixD l_inverse = root.cwiseInverse().asDiagonal() * keys.vectors.transpose();
   const Eigensystem scores = solve_symmetric(l.transpose() * sq * l);
-  const double largest = std::max(scores.values[0], 0.0);
-  const VectorXd lambda = scores.values.cwiseMax(kFloor * kFloor * largest).cwiseSqrt();
-  const VectorXd half = lambda.cwiseMax(1e-150).cwiseSqrt();
+  const VectorXd lambda = scores.values.cwiseMax(kFloor * kFloor * largest_of(scores)).cwiseSqrt();
+  const VectorXd half = lambda.cwiseSqrt();
   const MatrixD decode = l * scores.vectors * half.cwiseInverse().asDiagonal();
   const MatrixD encode = half.asDiagonal() * (scores.vectors.transpose() * l_inverse);
   return codec_of(encode.topRows(rank), decode.leftCols(rank), lambda, half);
@@ -55,7 +60,7 @@ ScoreCodec balanced(const MatrixD& sq, const MatrixD& sk, Index rank) {
 ScoreCodec principal(const MatrixD& sk, Index rank) {
   const Eigensystem keys = solve_symmetric(sk);
   const MatrixD basis = keys.vectors.leftCols(rank);
-  const VectorXd spread = keys.values.cwiseMax(kFloor * keys.values[0]).cwiseSqrt();
+  const VectorXd spread = keys.values.cwiseMax(kFloor * largest_of(keys)).cwiseSqrt();
   return codec_of(basis.transpose(), basis, spread, spread);
 }
 
@@ -97,9 +102,9 @@ Result<ScoreCodec> make_score_codec(CodecKind kind, std::span<const double> quer
                      std::to_string(key_covariance.size()) + " entries"};
   }
   if (rank < 1 || rank > dim) {
-    return Error{ErrorCode::kInvalidArgument, "index: expected a rank from 1 to the head dimension " +
-                                                  std::to_string(dim) + ", got " +
-                                                  std::to_string(rank)};
+    return Error{ErrorCode::kInvalidArgument,
+                 "index: expected a rank from 1 to the head dimension " + std::to_string(dim) +
+                     ", got " + std::to_string(rank)};
   }
   const MatrixD sq = as_square(query_moment, dim);
   const MatrixD sk = as_square(key_covariance, dim);

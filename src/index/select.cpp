@@ -22,7 +22,8 @@ float reached_by(const float* values, std::int64_t n, std::int64_t k) noexcept {
   };
   for (std::int64_t i = 0; i < n; ++i) ++counts[bucket_of(values[i])];
   std::size_t bucket = kBuckets - 1;
-  for (std::int64_t above = counts[bucket]; above < k && bucket > 0; above += counts[bucket]) --bucket;
+  for (std::int64_t above = counts[bucket]; above < k && bucket > 0; above += counts[bucket])
+    --bucket;
   return std::bit_cast<float>(static_cast<std::uint32_t>(bucket) << kShift);
 }
 
@@ -47,8 +48,7 @@ std::int64_t keep_largest(const float* values, std::int32_t* candidates, std::in
 }  // namespace
 
 std::int64_t select_largest(const float* values, const float* block_max, std::int64_t n,
-                            std::int64_t k, std::int32_t* candidates,
-                            float* scratch) noexcept {
+                            std::int64_t k, std::int32_t* candidates, float* scratch) noexcept {
   const std::int64_t n_blocks = n / kSelectBlock;
   float least = 0.0f;
   if (k < n_blocks) {

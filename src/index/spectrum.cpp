@@ -1,5 +1,5 @@
 // Effective sample size, noise edge and shrinkage; see the header for the formulas.
-#include "volvelle/index/spectrum.hpp"
+#include "index/spectrum.hpp"
 
 #include <algorithm>
 #include <cmath>

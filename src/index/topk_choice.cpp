@@ -3,7 +3,8 @@
 //   probability of row j for head h:  f_h 2^(m_tile - M_h) weight_hj,  f_h = 1 / Z_h
 //   Z_h = exact part (sinks, recent rows) + all coded weights
 //   bound for a choice S (docs/numerics.md):  sum over rows not in S of w_j (e^eps_j - 1) / Z'_h
-//   Z'_h = exact part + coded weights, those of S lowered by e^-eps; at most what the read divides by
+//   Z'_h = exact part + coded weights, those of S lowered by e^-eps; at most what the read divides
+//   by
 #include <cmath>
 #include <limits>
 
@@ -15,10 +16,10 @@ namespace {
 
 /// Sums of one query head over all coded rows, relative to its largest score of any kind.
 struct HeadSums {
-  double top = 0.0;      // largest score, base 2, absolute
-  double exact = 0.0;    // weights of the rows that are always exact
-  double coded = 0.0;    // weights of all coded rows
-  double error = 0.0;    // weights times shares of the error
+  double top = 0.0;    // largest score, base 2, absolute
+  double exact = 0.0;  // weights of the rows that are always exact
+  double coded = 0.0;  // weights of all coded rows
+  double error = 0.0;  // weights times shares of the error
 };
 
 HeadSums sum_head(const TopkRead& read, int kv_head, int g) noexcept {
@@ -34,7 +35,8 @@ HeadSums sum_head(const TopkRead& read, int kv_head, int g) noexcept {
   sums.top = static_cast<double>(*recent.m);
   for (std::int64_t tile = 0; tile < read.n_tiles; ++tile)
     sums.top = std::max(sums.top, base + static_cast<double>(m[tile]));
-  sums.exact = static_cast<double>(*recent.d) * std::exp2(static_cast<double>(*recent.m) - sums.top);
+  sums.exact =
+      static_cast<double>(*recent.d) * std::exp2(static_cast<double>(*recent.m) - sums.top);
   // From here on tile_m holds what turns a tile's weights into those relative to the top.
   exp2_all(m, read.n_tiles, static_cast<float>(base - sums.top), m);
   for (std::int64_t tile = 0; tile < read.n_tiles; ++tile) {
@@ -70,13 +72,12 @@ void combine(const Choice& choice) noexcept {
   for (std::int64_t tile = 0; tile < read.n_tiles; ++tile) {
     for (int g = 0; g < read.group(); ++g) {
       const HeadSums& sums = choice.sums[g];
-      factors[g] =
-          static_cast<float>(choice.tile_factor(g, tile) / (sums.exact + sums.coded));
+      factors[g] = static_cast<float>(choice.tile_factor(g, tile) / (sums.exact + sums.coded));
     }
     const std::int64_t at = choice.kv_head * w.capacity_tiles + tile;
-    combine_tile_weights(w.weights_of(choice.first_head()) + tile * kCodeTile,
-                         w.capacity_tiles * kCodeTile, factors, read.group(),
-                         w.combined + at * kCodeTile, w.block_max + at * (kCodeTile / kSelectBlock));
+    combine_tile_weights(
+        w.weights_of(choice.first_head()) + tile * kCodeTile, w.capacity_tiles * kCodeTile, factors,
+        read.group(), w.combined + at * kCodeTile, w.block_max + at * (kCodeTile / kSelectBlock));
   }
 }
 
@@ -96,7 +97,7 @@ double row_error(const TopkRead& read, int head, const HeadTile& tile, std::int6
   if (read.policy.certificate != CertificateKind::kExact)
     return scale * static_cast<double>(query.sigma);
   return static_cast<double>(f16_to_f32(tile.key_norms[t])) * static_cast<double>(query.norm) +
-         static_cast<double>(query.slack) * scale + static_cast<double>(kWeightSlack);
+         static_cast<double>(query.slack) * scale + static_cast<double>(query.shift);
 }
 
 /// Bound (or estimate) of the total variation for head g if the n chosen rows are read exactly.
@@ -107,14 +108,15 @@ double error_of(const Choice& choice, int g, std::int64_t n) noexcept {
   const bool proved = read.policy.certificate == CertificateKind::kExact;
   const HeadSums& sums = choice.sums[g];
   if (!std::isfinite(sums.error)) return std::numeric_limits<double>::infinity();
-  double chosen_error = 0.0;   // shares of the chosen rows, lowered
-  double chosen_loss = 0.0;    // what Z' loses when their weights are lowered
+  double chosen_error = 0.0;  // shares of the chosen rows, lowered
+  double chosen_loss = 0.0;   // what Z' loses when their weights are lowered
   double chosen = 0.0;
   for (std::int64_t i = 0; i < n; ++i) {
     const std::int64_t row = choice.rows()[i];
     const std::int64_t tile = row / kCodeTile;
     const HeadTile codes = read.index.head_tile(choice.kv_head, tile);
-    const double weight = static_cast<double>(w.weights_of(head)[row]) * choice.tile_factor(g, tile);
+    const double weight =
+        static_cast<double>(w.weights_of(head)[row]) * choice.tile_factor(g, tile);
     const double x = row_error(read, head, codes, row % kCodeTile);
     chosen += weight;
     if (proved) {
@@ -172,8 +174,8 @@ void count(const Choice& choice, const Chosen& chosen) noexcept {
   const TopkRead& read = choice.read;
   const AttentionShape& shape = read.shape();
   ReadStatistics& s = read.thread().statistics;
-  const std::int64_t exact = read.n_visible() - read.n_coded_rows() +
-                             std::min(read.policy.sinks, read.n_coded_rows());
+  const std::int64_t exact =
+      read.n_visible() - read.n_coded_rows() + std::min(read.policy.sinks, read.n_coded_rows());
   const std::int64_t rows = chosen.dense ? read.n_visible() : exact + chosen.n;
   const auto row = static_cast<std::int64_t>(row_bytes(shape.k_type, shape.head_dim_k) +
                                              row_bytes(shape.v_type, shape.head_dim_v));

@@ -58,12 +58,8 @@ void write_outputs(const TopkRead& read) noexcept;
 float error_sum(const TopkRead& read, int head, const float* weights,
                 const HeadTile& tile) noexcept;
 
-/// Queries of one call of the scan kernel.
-inline constexpr int kMaxScanQueries = 16;
 /// Query heads of a KV head that a read through an index serves.
 inline constexpr int kMaxGroup = 64;
-/// Error of the logarithm of a weight from exp2 and the sums in float (kernels/exp-inl.h).
-inline constexpr float kWeightSlack = 0x1p-20f;
 
 /// Adds rows [begin, end) of a KV head to the states of its group, exactly.
 void attend_rows(const TopkRead& read, int head, std::int64_t begin, std::int64_t end,

@@ -1,9 +1,9 @@
 // First phase: queries in the coordinates of the code, rounded to bytes, with what bounds need to
 // know about the rounding; and the rows that are always read exactly.
 //
-//   score of a coded row, base 2:  base + scale * (sum over widths of gain * sum q_i level_i + offset)
-//   a = D^T q in double; alpha_i = a_i step_i;  alpha ~ gain * q_i, gain = max |alpha| / 127 of a width
-//   second plane: what the first left over, 254 times finer
+//   score of a coded row, base 2:  base + scale * (sum over widths of gain * sum q_i level_i +
+//   offset) a = D^T q in double; alpha_i = a_i step_i;  alpha ~ gain * q_i, gain = max |alpha| /
+//   127 of a width second plane: what the first left over, 254 times finer
 #include <cmath>
 
 #include "attention/rows.hpp"
@@ -21,7 +21,8 @@ struct WidthRange {
 
 /// Rounds the coordinates of one width to one plane of bytes; `rest` loses what the plane holds.
 /// Returns the gain.
-double round_plane(double* rest, const WidthRange& range, double gain, std::int8_t* plane) noexcept {
+double round_plane(double* rest, const WidthRange& range, double gain,
+                   std::int8_t* plane) noexcept {
   for (int i = range.begin; i < range.end; ++i) {
     const double q = gain > 0.0 ? std::clamp(std::nearbyint(rest[i] / gain), -127.0, 127.0) : 0.0;
     plane[i] = static_cast<std::int8_t>(q);
@@ -41,21 +42,24 @@ double score_slack(const CodeWidths& widths, const double* rest, double magnitud
   return left + magnitude * n_sums * kUnit / (1.0 - n_sums * kUnit);
 }
 
-void prepare_query(const TopkRead& read, int kv_head, int head) noexcept {
-  TopkWorkspace::Impl& w = read.workspace;
+/// A query as the exact kernel wants it: base 2, padded.
+void scale_query(const TopkRead& read, const float* q, float* scaled) noexcept {
   const AttentionShape& shape = read.shape();
-  const RowCode& code = read.index.code().keys[static_cast<std::size_t>(kv_head)];
-  const float* q = read.task.q + read.token * read.task.q_token_stride + head * read.task.q_head_stride;
-  float* scaled = w.scaled + head * w.q_stride;
-  const double scale = static_cast<double>(shape.scale) / kLn2;  // natural to base 2
   for (int j = 0; j < shape.head_dim_k; ++j) scaled[j] = q[j] * (shape.scale * kLog2E);
-  std::fill(scaled + shape.head_dim_k, scaled + w.q_stride, 0.0f);
+  std::fill(scaled + shape.head_dim_k, scaled + read.workspace.q_stride, 0.0f);
+}
 
-  const CodeWidths& widths = code.widths;
-  double* alpha = read.thread().products.data();
-  double norm = 0.0;
-  double variance = 0.0;
-  for (int i = 0; i < widths.total(); ++i) {
+struct CodedQuery {
+  double norm = 0.0;      // |a|^2
+  double variance = 0.0;  // of a coded score per unit of scale, uniform errors
+};
+
+/// alpha_i = a_i step_i, base 2. Bounds need a in double; for choosing rows floats are enough.
+CodedQuery code_query(const TopkRead& read, const RowCode& code, const float* q,
+                      double* alpha) noexcept {
+  const double scale = static_cast<double>(read.shape().scale) / kLn2;
+  CodedQuery result;
+  for (int i = 0; i < code.widths.total(); ++i) {
     const float* basis = code.decode.data() + static_cast<std::ptrdiff_t>(i) * code.dim;
     double a = 0.0;
     if (read.n_planes() == 1) {
@@ -65,14 +69,18 @@ void prepare_query(const TopkRead& read, int kv_head, int head) noexcept {
         a += static_cast<double>(q[j]) * static_cast<double>(basis[j]);
     }
     const double step = static_cast<double>(code.step[static_cast<std::size_t>(i)]);
-    norm += a * a;
-    variance += a * a * step * step / 12.0;
+    result.norm += a * a;
+    result.variance += a * a * step * step / 12.0;
     alpha[i] = a * scale * step;
   }
-  double base = 0.0;
-  for (int j = 0; j < code.dim; ++j)
-    base += static_cast<double>(q[j]) * static_cast<double>(code.mean[static_cast<std::size_t>(j)]);
+  return result;
+}
 
+/// Rounds alpha to planes of bytes. Leaves what is left of it, and returns the sum of |alpha| times
+/// twice the largest distance of a level from its center.
+double round_query(const TopkRead& read, const CodeWidths& widths, int head,
+                   double* alpha) noexcept {
+  TopkWorkspace::Impl& w = read.workspace;
   const WidthRange ranges[3] = {{0, widths.n8, 127.5},
                                 {widths.n8, widths.n8 + widths.n4, 7.5},
                                 {widths.n8 + widths.n4, widths.total(), 1.5}};
@@ -87,24 +95,43 @@ void prepare_query(const TopkRead& read, int kv_head, int head) noexcept {
     gains[c] = static_cast<double>(static_cast<float>(largest / 127.0));
   }
   for (int plane = 0; plane < read.n_planes(); ++plane) {
-    std::int8_t* bytes = w.planes + (head * kScanPlanes + plane) * w.code_stride;
+    const int at = head * kScanPlanes + plane;
+    std::int8_t* bytes = w.planes + at * w.code_stride;
     double offset = 0.0;
     for (int c = 0; c < 3; ++c) {
       round_plane(alpha, ranges[c], gains[c], bytes);
-      w.gains[(head * kScanPlanes + plane) * 3 + c] = static_cast<float>(gains[c]);
+      w.gains[at * 3 + c] = static_cast<float>(gains[c]);
       double sum = 0.0;
       for (int i = ranges[c].begin; i < ranges[c].end; ++i) sum += bytes[i];
       offset -= gains[c] * sum * ranges[c].center;
       gains[c] = static_cast<double>(static_cast<float>(gains[c] / 254.0));
     }
-    w.offsets[head * kScanPlanes + plane] = static_cast<float>(offset);
+    w.offsets[at] = static_cast<float>(offset);
   }
+  return magnitude;
+}
+
+void prepare_query(const TopkRead& read, int kv_head, int head) noexcept {
+  constexpr double kUp = 1.0 + 0x1p-20;  // stored bounds are rounded up
+  TopkWorkspace::Impl& w = read.workspace;
+  const RowCode& code = read.index.code().keys[static_cast<std::size_t>(kv_head)];
+  const float* q =
+      read.task.q + read.token * read.task.q_token_stride + head * read.task.q_head_stride;
+  scale_query(read, q, w.scaled + head * w.q_stride);
+  double* alpha = read.thread().products.data();
+  const CodedQuery coded = code_query(read, code, q, alpha);
+  const double magnitude = round_query(read, code.widths, head, alpha);
+  double base = 0.0;
+  for (int j = 0; j < code.dim; ++j)
+    base += static_cast<double>(q[j]) * static_cast<double>(code.mean[static_cast<std::size_t>(j)]);
+  const auto scale = static_cast<double>(read.shape().scale);
   PreparedQuery& prepared = w.queries[static_cast<std::size_t>(head)];
-  const double natural = std::abs(static_cast<double>(shape.scale));
-  prepared.base = static_cast<float>(base * scale);
-  prepared.sigma = static_cast<float>(std::sqrt(variance) * natural);
-  prepared.norm = static_cast<float>(std::sqrt(norm) * natural * (1.0 + 0x1p-20));
-  prepared.slack = static_cast<float>(score_slack(widths, alpha, magnitude) * kLn2 * (1.0 + 0x1p-20));
+  prepared.base = static_cast<float>(base * scale / kLn2);
+  prepared.sigma = static_cast<float>(std::sqrt(coded.variance) * std::abs(scale));
+  prepared.norm = static_cast<float>(std::sqrt(coded.norm) * std::abs(scale) * kUp);
+  prepared.slack = static_cast<float>(score_slack(code.widths, alpha, magnitude) * kLn2 * kUp);
+  // The base and the tile's factor are floats: a few units in the last place of the score itself.
+  prepared.shift = static_cast<float>(std::abs(base * scale) * 0x1p-21 + 0x1p-20);
 }
 
 }  // namespace

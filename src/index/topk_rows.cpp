@@ -9,7 +9,7 @@
 namespace volvelle {
 namespace {
 
-constexpr float kMeanShare = 1e-3f;  // of a head's attention weights
+constexpr float kMeanShare = 1e-2f;  // of a head's attention weights
 
 std::size_t tail_index(const TopkRead& read, std::int64_t piece, int head) noexcept {
   return static_cast<std::size_t>(piece * read.workspace.max_heads + head);
@@ -59,8 +59,8 @@ bool take_mean(const TopkRead& read, int kv_head, std::int64_t piece, std::int64
     return w.tile_m[at] * w.tile_d[at];
   };
   for (int head = first; head < first + read.group(); ++head) {
-    const float limit = w.total[static_cast<std::size_t>(head)] * kMeanShare /
-                        static_cast<float>(read.n_tiles);
+    const float limit =
+        w.total[static_cast<std::size_t>(head)] * kMeanShare / static_cast<float>(read.n_tiles);
     if (!(weight_of(head) <= limit)) return false;
   }
   for (int head = first; head < first + read.group(); ++head)
@@ -71,8 +71,8 @@ bool take_mean(const TopkRead& read, int kv_head, std::int64_t piece, std::int64
 void read_piece(const TopkRead& read, int kv_head, std::int64_t piece) noexcept {
   TopkWorkspace::Impl& w = read.workspace;
   const AttentionShape& shape = read.shape();
-  const RowStates states = TopkWorkspace::Impl::group_states(
-      w.piece_states, piece * shape.n_kv_heads + kv_head, shape);
+  const RowStates states =
+      TopkWorkspace::Impl::group_states(w.piece_states, piece * shape.n_kv_heads + kv_head, shape);
   clear_states(states, read.group());
   const std::int64_t first_tile = read.first_tile(piece);
   const std::int64_t end_tile = read.first_tile(piece + 1);
@@ -130,7 +130,8 @@ void tail_state(const TopkRead& read, int kv_head, int head, const RowStates& st
   }
   *state.m = w.top[static_cast<std::size_t>(head)];
   *state.d = total.weights;
-  for (int j = 0; j < code.dim; ++j) state.o[j] = code.mean[static_cast<std::size_t>(j)] * total.weights;
+  for (int j = 0; j < code.dim; ++j)
+    state.o[j] = code.mean[static_cast<std::size_t>(j)] * total.weights;
   add_combination(x, n, code.decode.data(), code.dim, code.dim, state.o);
 }
 

@@ -52,7 +52,7 @@ void score_tile(const TopkRead& read, int kv_head, std::int64_t tile) noexcept {
     }
   }
   TileWeights weights[kMaxGroup];
-  weigh_key_tile(scores, capacity * kCodeTile, group, codes.key_scales, begin,
+  weigh_key_tile({scores, capacity * kCodeTile, group}, codes.key_scales, begin,
                  static_cast<int>(kCodeTile), weights);
   for (int h = 0; h < group; ++h) {
     w.tile_m[(first + h) * capacity + tile] = weights[h].m;
@@ -80,7 +80,7 @@ float error_sum(const TopkRead& read, int head, const float* weights,
     float scale = 0.0f;
     for (int t = 0; t < kCodeTile; ++t) scale = std::max(scale, f16_to_f32(tile.key_scales[t]));
     return sum_error_shares(ErrorShare::kBound, weights, error_radii(read, tile), query.norm,
-                            query.slack * scale + kWeightSlack);
+                            query.slack * scale + query.shift);
   }
   return sum_error_shares(ErrorShare::kExpected, weights, error_radii(read, tile), query.sigma,
                           0.0f);

@@ -29,7 +29,8 @@ class Carver {
 
 Result<AlignedFloats> allocate(std::int64_t floats, const std::string& advice) {
   const auto bytes = static_cast<std::size_t>(floats) * sizeof(float);
-  AlignedFloats memory(static_cast<float*>(::operator new(bytes, std::align_val_t(64), std::nothrow)));
+  AlignedFloats memory(
+      static_cast<float*>(::operator new(bytes, std::align_val_t(64), std::nothrow)));
   if (memory) return memory;
   return Error{ErrorCode::kResourceExhausted,
                "index: no memory for " + std::to_string(bytes) + " bytes of scratch; " + advice};
@@ -39,7 +40,8 @@ void place_fixed(TopkWorkspace::Impl& impl, Carver& carver) {
   const std::int64_t heads = impl.max_heads;
   const std::int64_t state = 2 * kLanePad + pad_lanes(impl.max_dim_v);
   impl.scaled = carver.floats(heads * impl.q_stride);
-  impl.planes = reinterpret_cast<std::int8_t*>(carver.floats(heads * kScanPlanes * impl.code_stride / 4));
+  impl.planes =
+      reinterpret_cast<std::int8_t*>(carver.floats(heads * kScanPlanes * impl.code_stride / 4));
   impl.gains = carver.floats(heads * kScanPlanes * 3);
   impl.offsets = carver.floats(heads * kScanPlanes);
   impl.recent = carver.floats(heads * state);

@@ -56,10 +56,11 @@ inline constexpr int kScanPlanes = 2;  // a query is scanned as one or two plane
 
 /// A query head, prepared.
 struct PreparedQuery {
-  float base = 0.0f;       // score of the mean key, base 2: coded scores are relative to it
-  float sigma = 0.0f;      // standard deviation of a coded score per unit of row scale, natural
-  float norm = 0.0f;       // |D^T q| in natural units, rounded up
-  float slack = 0.0f;      // bound of the arithmetic error of a coded score, natural
+  float base = 0.0f;   // score of the mean key, base 2: coded scores are relative to it
+  float sigma = 0.0f;  // standard deviation of a coded score per unit of row scale, natural
+  float norm = 0.0f;   // |D^T q| in natural units, rounded up
+  float slack = 0.0f;  // bound of the arithmetic error of a coded score per unit of scale, natural
+  float shift = 0.0f;  // the same for what all coded scores share, and for exp2 and its sums
 };
 
 /// What a piece of tiles contributes to a query head: the weighted sum of coded values in code
@@ -77,17 +78,17 @@ struct TopkWorkspace::Impl {
   std::int64_t capacity_tiles = 0;
 
   // [head] or [kv head], sized once
-  std::ptrdiff_t q_stride = 0;       // floats of a scaled query
-  std::ptrdiff_t code_stride = 0;    // bytes of a query plane
-  std::ptrdiff_t value_stride = 0;   // floats of a value in code coordinates
-  AlignedFloats fixed;               // see topk_workspace.cpp
-  float* scaled = nullptr;           // [head, q_stride]
-  std::int8_t* planes = nullptr;     // [head, kScanPlanes, code_stride]
-  float* gains = nullptr;            // [head, kScanPlanes, 3]
-  float* offsets = nullptr;          // [head, kScanPlanes]
-  float* recent = nullptr;           // states of [kv head][group]
-  float* piece_states = nullptr;     // states of [piece][kv head][group]
-  float* piece_sums = nullptr;       // [piece, head, value_stride]
+  std::ptrdiff_t q_stride = 0;           // floats of a scaled query
+  std::ptrdiff_t code_stride = 0;        // bytes of a query plane
+  std::ptrdiff_t value_stride = 0;       // floats of a value in code coordinates
+  AlignedFloats fixed;                   // see topk_workspace.cpp
+  float* scaled = nullptr;               // [head, q_stride]
+  std::int8_t* planes = nullptr;         // [head, kScanPlanes, code_stride]
+  float* gains = nullptr;                // [head, kScanPlanes, 3]
+  float* offsets = nullptr;              // [head, kScanPlanes]
+  float* recent = nullptr;               // states of [kv head][group]
+  float* piece_states = nullptr;         // states of [piece][kv head][group]
+  float* piece_sums = nullptr;           // [piece, head, value_stride]
   std::vector<PreparedQuery> queries;    // [head]
   std::vector<PieceTail> piece_tails;    // [piece, head]
   std::vector<float> top;                // [head]: largest score of any kind, base 2
@@ -109,10 +110,10 @@ struct TopkWorkspace::Impl {
   std::size_t fixed_floats = 0;
 
   struct Thread {
-    float* raw = nullptr;         // [kScanPlanes * max_heads, kCodeTile] scores of a tile
-    float* gains = nullptr;       // [max_heads] of a tile's weights
-    std::int8_t* bytes = nullptr; // [max_heads, kCodeTile] weights of a tile
-    float* value = nullptr;       // [value_stride] coordinates of an output
+    float* raw = nullptr;          // [kScanPlanes * max_heads, kCodeTile] scores of a tile
+    float* gains = nullptr;        // [max_heads] of a tile's weights
+    std::int8_t* bytes = nullptr;  // [max_heads, kCodeTile] weights of a tile
+    float* value = nullptr;        // [value_stride] coordinates of an output
     std::vector<KeyValueRun> runs;
     std::vector<double> products;  // [code_stride] a query in code coordinates
     ReadStatistics statistics;
@@ -121,11 +122,10 @@ struct TopkWorkspace::Impl {
   Meeting meeting;
   std::atomic<bool> not_finite{false};
 
-  float* weights_of(int head) const noexcept {
-    return weights + head * capacity_tiles * kCodeTile;
-  }
+  float* weights_of(int head) const noexcept { return weights + head * capacity_tiles * kCodeTile; }
   /// States of the group of one KV head: slot `index` of a set.
-  static RowStates group_states(float* set, std::int64_t index, const AttentionShape& shape) noexcept {
+  static RowStates group_states(float* set, std::int64_t index,
+                                const AttentionShape& shape) noexcept {
     const std::int64_t stride = pad_lanes(shape.head_dim_v);
     return place_states(set + index * states_floats(shape.group(), stride), shape.group(), stride);
   }

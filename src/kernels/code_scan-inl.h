@@ -22,9 +22,9 @@ HWY_BEFORE_NAMESPACE();
 namespace volvelle {
 namespace HWY_NAMESPACE {
 
-constexpr int kScanQueries = 4;     // served together
-constexpr int kNibbleQuads = 8;     // pairs of products that fit 16 bits
-constexpr int kPairQuads = 40;      // the same for levels of 2 bits
+constexpr int kScanQueries = 4;  // served together
+constexpr int kNibbleQuads = 8;  // pairs of products that fit 16 bits
+constexpr int kPairQuads = 40;   // the same for levels of 2 bits
 constexpr std::int64_t kTile = kCodeTile;
 
 #if HWY_TARGET == HWY_SCALAR || !HWY_ARCH_X86
@@ -85,16 +85,28 @@ HWY_INLINE ByteVec unpack(ByteVec packed, int g) {
   return hn::And(hn::BitCast(ByteTag(), shifted), mask);
 }
 
-/// out[h][rows] += gain[h] * sum over `n` quads of levels times bytes of the query.
+/// Neighbouring quads of one width, and the gains of the queries for it.
+struct Quads {
+  const std::byte* plane;
+  int coordinate;  // the first
+  int n;
+  const float* gain;  // [n_queries, 3], at this width
+};
+/// Where the scores of queries [first, ...) go.
+struct ScanOut {
+  float* out;
+  std::ptrdiff_t stride;
+};
+
+/// out[h][rows] += gain[h] * sum over quads of levels times bytes of the query.
 template <int kBits, int NQ>
-HWY_INLINE void scan_quads(const KeyScan& scan, int first, const std::byte* plane, int coordinate,
-                           int n, const float* gain, float* out, std::ptrdiff_t out_stride) {
+HWY_INLINE void scan_quads(const KeyScan& scan, int first, const Quads& quads, ScanOut to_rows) {
   constexpr int kParts = 8 / kBits;
   constexpr std::int64_t kPlane = kTile * kBits / 2;  // bytes of a quad
   constexpr std::int64_t kRows = kVectorBytes / 4;    // rows of a vector's part
   const FloatTag d;
-  const auto* bytes = reinterpret_cast<const std::uint8_t*>(plane);
-  const std::int8_t* q = scan.q + first * scan.q_stride + coordinate;
+  const auto* bytes = reinterpret_cast<const std::uint8_t*>(quads.plane);
+  const std::int8_t* q = scan.q + first * scan.q_stride + quads.coordinate;
   for (std::int64_t v = 0; v < kPlane; v += kVectorBytes) {
     WordVec acc[NQ][kParts];
 #pragma GCC unroll 4
@@ -102,7 +114,7 @@ HWY_INLINE void scan_quads(const KeyScan& scan, int first, const std::byte* plan
 #pragma GCC unroll 4
       for (int g = 0; g < kParts; ++g) acc[h][g] = hn::Zero(WordTag());
     }
-    for (int quad = 0; quad < n; ++quad) {
+    for (int quad = 0; quad < quads.n; ++quad) {
       const ByteVec packed = hn::LoadU(ByteTag(), bytes + quad * kPlane + v);
       ByteVec query[NQ];
 #pragma GCC unroll 4
@@ -119,10 +131,10 @@ HWY_INLINE void scan_quads(const KeyScan& scan, int first, const std::byte* plan
     const std::int64_t row = v / 64 * 16 * kParts + v % 64 / 4;
 #pragma GCC unroll 4
     for (int h = 0; h < NQ; ++h) {
-      const FloatVec factor = hn::Set(d, gain[3 * (first + h)]);
+      const FloatVec factor = hn::Set(d, quads.gain[3 * (first + h)]);
 #pragma GCC unroll 4
       for (int g = 0; g < kParts; ++g) {
-        float* to = out + h * out_stride + row + 16 * g;
+        float* to = to_rows.out + h * to_rows.stride + row + 16 * g;
         hn::StoreU(hn::MulAdd(widen_pairs(acc[h][g]), factor, hn::LoadU(d, to)), d, to);
       }
     }
@@ -130,52 +142,45 @@ HWY_INLINE void scan_quads(const KeyScan& scan, int first, const std::byte* plan
   }
 }
 
-/// Quads in chunks whose sums fit 16 bits.
+/// Quads in chunks whose sums fit 16 bits. Returns what lies behind them.
 template <int kBits, int NQ>
-HWY_INLINE const std::byte* scan_class(const KeyScan& scan, int first, const std::byte* plane,
-                                       int coordinate, int n_coordinates, const float* gain,
-                                       float* out, std::ptrdiff_t out_stride) {
+HWY_INLINE const std::byte* scan_width(const KeyScan& scan, int first, Quads quads, ScanOut out) {
   constexpr int kChunk = kBits == 4 ? kNibbleQuads : kPairQuads;
   constexpr std::int64_t kPlane = kTile * kBits / 2;
-  for (int left = n_coordinates / 4; left > 0;) {
-    const int n = HWY_MIN(left, kChunk);
-    scan_quads<kBits, NQ>(scan, first, plane, coordinate, n, gain, out, out_stride);
-    plane += n * kPlane;
-    coordinate += 4 * n;
-    left -= n;
+  for (int left = quads.n; left > 0; left -= quads.n) {
+    quads.n = HWY_MIN(left, kChunk);
+    scan_quads<kBits, NQ>(scan, first, quads, out);
+    quads.plane += quads.n * kPlane;
+    quads.coordinate += 4 * quads.n;
   }
-  return plane;
+  return quads.plane;
 }
 
 /// Coordinates of 8 bits: their nibbles lie side by side per quad, high ones first.
 template <int NQ>
 HWY_INLINE const std::byte* scan_bytes(const KeyScan& scan, int first, const std::byte* plane,
-                                       const float* high_gain, float* out,
-                                       std::ptrdiff_t out_stride) {
+                                       ScanOut out) {
   constexpr std::int64_t kPlane = kTile * 2;
+  float high[3 * kMaxScanQueries];
+  for (int h = first; h < first + NQ; ++h) high[3 * h] = 16.0f * scan.gain[3 * h];
   for (int c = 0; c < scan.widths.n8; c += 4, plane += 2 * kPlane) {
-    scan_quads<4, NQ>(scan, first, plane, c, 1, high_gain, out, out_stride);
-    scan_quads<4, NQ>(scan, first, plane + kPlane, c, 1, scan.gain, out, out_stride);
+    scan_quads<4, NQ>(scan, first, {plane, c, 1, high}, out);
+    scan_quads<4, NQ>(scan, first, {plane + kPlane, c, 1, scan.gain}, out);
   }
   return plane;
 }
 
 template <int NQ>
-void scan_queries(const KeyScan& scan, int first, const std::byte* tile, float* out,
-                  std::ptrdiff_t out_stride) {
+void scan_queries(const KeyScan& scan, int first, const std::byte* tile, ScanOut out) {
   const FloatTag d;
   for (int h = 0; h < NQ; ++h) {
     for (std::int64_t t = 0; t < kTile; t += kLanes)
-      hn::StoreU(hn::Set(d, scan.offset[first + h]), d, out + h * out_stride + t);
+      hn::StoreU(hn::Set(d, scan.offset[first + h]), d, out.out + h * out.stride + t);
   }
   const CodeWidths& w = scan.widths;
-  if (w.n8 > 0) {
-    float high[3 * 64];
-    for (int h = first; h < first + NQ; ++h) high[3 * h] = 16.0f * scan.gain[3 * h];
-    tile = scan_bytes<NQ>(scan, first, tile, high, out, out_stride);
-  }
-  tile = scan_class<4, NQ>(scan, first, tile, w.n8, w.n4, scan.gain + 1, out, out_stride);
-  scan_class<2, NQ>(scan, first, tile, w.n8 + w.n4, w.n2, scan.gain + 2, out, out_stride);
+  if (w.n8 > 0) tile = scan_bytes<NQ>(scan, first, tile, out);
+  tile = scan_width<4, NQ>(scan, first, {tile, w.n8, w.n4 / 4, scan.gain + 1}, out);
+  scan_width<2, NQ>(scan, first, {tile, w.n8 + w.n4, w.n2 / 4, scan.gain + 2}, out);
 }
 
 /// acc[h][16 coordinates] += gain[h] * sum over the rows of a unit.
@@ -230,9 +235,13 @@ void add_values(const ValueScan& scan, int first, const std::byte* tile) {
 
 #else  // one lane, or no unsigned by signed products: plain integers
 
+struct ScanOut {
+  float* out;
+  std::ptrdiff_t stride;
+};
+
 template <int NQ>
-void scan_queries(const KeyScan& scan, int first, const std::byte* tile, float* out,
-                  std::ptrdiff_t out_stride) {
+void scan_queries(const KeyScan& scan, int first, const std::byte* tile, ScanOut out) {
   const CodeWidths& w = scan.widths;
   const int ends[3] = {w.n8, w.n8 + w.n4, w.total()};
   for (int h = 0; h < NQ; ++h) {
@@ -244,7 +253,7 @@ void scan_queries(const KeyScan& scan, int first, const std::byte* tile, float* 
         for (; i < ends[c]; ++i) exact += q[i] * key_level(w, tile, t, i);
         sum += scan.gain[3 * (first + h) + c] * static_cast<float>(exact);
       }
-      out[h * out_stride + t] = sum;
+      out.out[h * out.stride + t] = sum;
     }
   }
 }
@@ -280,14 +289,13 @@ HWY_INLINE void for_query_parts(int n_queries, F f) {
 inline void scan_keys(const KeyScan& scan, const std::byte* tile, float* out,
                       std::ptrdiff_t out_stride) {
   for_query_parts(scan.n_queries, [&](int first, auto count) HWY_ATTR {
-    scan_queries<count()>(scan, first, tile, out + first * out_stride, out_stride);
+    scan_queries<count()>(scan, first, tile, {out + first * out_stride, out_stride});
   });
 }
 
 inline void add_value_codes(const ValueScan& scan, const std::byte* tile) {
-  for_query_parts(scan.n_queries, [&](int first, auto count) HWY_ATTR {
-    add_values<count()>(scan, first, tile);
-  });
+  for_query_parts(scan.n_queries,
+                  [&](int first, auto count) HWY_ATTR { add_values<count()>(scan, first, tile); });
 }
 
 inline TileWeights weigh_scores(float* s, const std::uint16_t* scales, int begin, int end) {
@@ -315,16 +323,14 @@ inline TileWeights weigh_scores(float* s, const std::uint16_t* scales, int begin
   const float m = hn::GetLane(hn::MaxOfLanes(d, largest));
   FloatVec sum = poison;
   for (std::int64_t t = 0; t < kTile; t += kLanes) {
-    const FloatVec weight =
-        exp2_nonpositive(d, hn::Sub(hn::LoadU(d, s + t), hn::Set(d, m)));
+    const FloatVec weight = exp2_nonpositive(d, hn::Sub(hn::LoadU(d, s + t), hn::Set(d, m)));
     hn::StoreU(weight, d, s + t);
     sum = hn::Add(sum, weight);
   }
   return {m, hn::GetLane(hn::SumOfLanes(d, sum))};
 }
 
-inline TileBytes quantize_row(const float* weight, const std::uint16_t* scales,
-                                  std::int8_t* w) {
+inline TileBytes quantize_row(const float* weight, const std::uint16_t* scales, std::int8_t* w) {
   const FloatTag d;
   HWY_ALIGN float product[kTile];
   FloatVec largest = hn::Zero(d);
@@ -359,9 +365,10 @@ inline TileBytes quantize_row(const float* weight, const std::uint16_t* scales,
   return result;
 }
 
-inline void weigh_tile(float* s, std::ptrdiff_t stride, int n_queries, const std::uint16_t* scales,
-                       int begin, int end, TileWeights* out) {
-  for (int h = 0; h < n_queries; ++h) out[h] = weigh_scores(s + h * stride, scales, begin, end);
+inline void weigh_tile(const TileScores& scores, const std::uint16_t* scales, int begin, int end,
+                       TileWeights* out) {
+  for (int h = 0; h < scores.n_queries; ++h)
+    out[h] = weigh_scores(scores.s + h * scores.stride, scales, begin, end);
 }
 
 inline void quantize_weights(const float* weight, std::ptrdiff_t stride, int n_queries,

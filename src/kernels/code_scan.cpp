@@ -26,9 +26,9 @@ void scan_key_tile(const KeyScan& scan, const std::byte* tile, float* out,
                    std::ptrdiff_t out_stride) noexcept {
   HWY_DYNAMIC_DISPATCH(scan_keys)(scan, tile, out, out_stride);
 }
-void weigh_key_tile(float* s, std::ptrdiff_t stride, int n_queries, const std::uint16_t* scales,
-                    int begin, int end, TileWeights* out) noexcept {
-  HWY_DYNAMIC_DISPATCH(weigh_tile)(s, stride, n_queries, scales, begin, end, out);
+void weigh_key_tile(const TileScores& scores, const std::uint16_t* scales, int begin, int end,
+                    TileWeights* out) noexcept {
+  HWY_DYNAMIC_DISPATCH(weigh_tile)(scores, scales, begin, end, out);
 }
 void exp2_all(const float* x, std::int64_t n, float shift, float* out) noexcept {
   HWY_DYNAMIC_DISPATCH(exp2_array)(x, n, shift, out);

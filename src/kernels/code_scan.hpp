@@ -27,31 +27,40 @@
 
 namespace volvelle {
 
+/// Queries of one scan.
+inline constexpr int kMaxScanQueries = 16;
+
 /// Queries in the coordinates of the code, rounded to bytes, one gain for each width.
 struct KeyScan {
   CodeWidths widths;
-  int n_queries = 0;
+  int n_queries = 0;               // up to kMaxScanQueries
   const std::int8_t* q = nullptr;  // [n_queries, q_stride], from -127 to 127; order of the code
   std::ptrdiff_t q_stride = 0;
   const float* gain = nullptr;    // [n_queries, 3]: of the coordinates with 8, 4, 2 bits
   const float* offset = nullptr;  // [n_queries]: what the c_b add up to, with its sign
 };
 
-/// out[h * out_stride + t] = offset_h + sum of gain * q_i * level_ti over the coordinates: the score
-/// of row t before its scale. Every product and sum of one width is exact; out has n_queries rows.
+/// out[h * out_stride + t] = offset_h + sum of gain * q_i * level_ti over the coordinates: the
+/// score of row t before its scale. Every product and sum of one width is exact; out has n_queries
+/// rows.
 void scan_key_tile(const KeyScan& scan, const std::byte* tile, float* out,
                    std::ptrdiff_t out_stride) noexcept;
 
+/// Scores (or weights) of a tile for the queries of a group: row t of query h at s[h * stride + t].
+struct TileScores {
+  float* s = nullptr;
+  std::ptrdiff_t stride = 0;
+  int n_queries = 0;
+};
 /// Scores of a tile turned into weights, for one query.
 struct TileWeights {
   float m = 0.0f;  // largest score of the rows in [begin, end), base 2
   float d = 0.0f;  // sum of the weights
 };
-/// s[h * stride + t] <- 2^(scale_t s - m) for t in [begin, end), 0 for the others, for n_queries
-/// rows of scores; out[h] takes the sums. `scales` are f16 bits. An empty range gives {-infinity,
-/// 0}; NaN or infinity in a score makes d NaN.
-void weigh_key_tile(float* s, std::ptrdiff_t stride, int n_queries, const std::uint16_t* scales,
-                    int begin, int end, TileWeights* out) noexcept;
+/// s <- 2^(scale_t s - m) for t in [begin, end), 0 for the others; out[h] takes the sums. `scales`
+/// are f16 bits. An empty range gives {-infinity, 0}; NaN or infinity in a score makes d NaN.
+void weigh_key_tile(const TileScores& scores, const std::uint16_t* scales, int begin, int end,
+                    TileWeights* out) noexcept;
 
 /// out[i] = 2^(x[i] + shift) for n numbers that are then at most 0; -infinity gives 0.
 void exp2_all(const float* x, std::int64_t n, float shift, float* out) noexcept;
@@ -62,8 +71,8 @@ inline void prefetch_bytes(const void* p, std::size_t bytes) noexcept {
     __builtin_prefetch(static_cast<const char*>(p) + line, 0, 2);
 }
 
-/// out[t] = sum over queries of factor[h] * weight[h * stride + t]; maxima[b] = the largest of out in
-/// rows [16 b, 16 b + 16).
+/// out[t] = sum over queries of factor[h] * weight[h * stride + t]; maxima[b] = the largest of out
+/// in rows [16 b, 16 b + 16).
 void combine_tile_weights(const float* weight, std::ptrdiff_t stride, const float* factor,
                           int n_queries, float* out, float* maxima) noexcept;
 
@@ -73,8 +82,8 @@ enum class ErrorShare {
   kBound,     // x + x^2 e^x / 2, at least e^x - 1: the weight can be wrong by at most e^x
   kExpected,  // 0.4 x e^(1.5 x^2): half the expected change of a weight with error N(0, x^2)
 };
-/// sum over t of weight[t] * share(factor * halves[t] + constant); rounded to nearest, infinity where
-/// x is large.
+/// sum over t of weight[t] * share(factor * halves[t] + constant); rounded to nearest, infinity
+/// where x is large.
 float sum_error_shares(ErrorShare share, const float* weight, const std::uint16_t* halves,
                        float factor, float constant) noexcept;
 

@@ -10,29 +10,32 @@
 #include <cmath>
 
 #include "kernels/load-inl.h"
+#include "kernels/project.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace volvelle {
 namespace HWY_NAMESPACE {
 
+/// NR rows from `row` on, NV vectors of outputs from `column` on.
 template <int NR, int NV>
-HWY_INLINE void project_block(const float* rows, std::int64_t row_stride, const float* mean,
-                              int dim, const float* basis, std::ptrdiff_t basis_stride, float* out,
-                              std::ptrdiff_t out_stride) {
+HWY_INLINE void project_block(const Projection& p, std::int64_t row, std::int64_t column) {
   const FloatTag d;
+  const float* rows = p.rows + row * p.row_stride;
+  float* out = p.out + row * p.out_stride + column;
   FloatVec acc[NR][NV];
 #pragma GCC unroll 4
   for (int r = 0; r < NR; ++r) {
 #pragma GCC unroll 4
     for (int v = 0; v < NV; ++v) acc[r][v] = hn::Zero(d);
   }
-  for (int i = 0; i < dim; ++i) {
+  for (int i = 0; i < p.dim; ++i) {
     FloatVec b[NV];
 #pragma GCC unroll 4
-    for (int v = 0; v < NV; ++v) b[v] = hn::LoadU(d, basis + i * basis_stride + v * kLanes);
+    for (int v = 0; v < NV; ++v)
+      b[v] = hn::LoadU(d, p.basis + i * p.basis_stride + column + v * kLanes);
 #pragma GCC unroll 4
     for (int r = 0; r < NR; ++r) {
-      const FloatVec x = hn::Set(d, rows[r * row_stride + i] - mean[i]);
+      const FloatVec x = hn::Set(d, rows[r * p.row_stride + i] - p.mean[i]);
 #pragma GCC unroll 4
       for (int v = 0; v < NV; ++v) acc[r][v] = hn::MulAdd(x, b[v], acc[r][v]);
     }
@@ -40,37 +43,22 @@ HWY_INLINE void project_block(const float* rows, std::int64_t row_stride, const 
 #pragma GCC unroll 4
   for (int r = 0; r < NR; ++r) {
 #pragma GCC unroll 4
-    for (int v = 0; v < NV; ++v) hn::StoreU(acc[r][v], d, out + r * out_stride + v * kLanes);
+    for (int v = 0; v < NV; ++v) hn::StoreU(acc[r][v], d, out + r * p.out_stride + v * kLanes);
   }
 }
 
-inline void project(const float* rows, std::int64_t n, std::int64_t row_stride, const float* mean,
-                    int dim, const float* basis, int n_out, std::ptrdiff_t basis_stride, float* out,
-                    std::ptrdiff_t out_stride) {
-  for (std::int64_t r = 0; r < n; r += r + 4 <= n ? 4 : 1) {
-    const float* from = rows + r * row_stride;
-    float* to = out + r * out_stride;
-    std::int64_t j = 0;
-    for (; j + 2 * kLanes <= HWY_MAX(n_out, 0) + kLanes - 1; j += 2 * kLanes) {
-      if (j + 2 * kLanes > basis_stride) break;
-      if (r + 4 <= n) {
-        project_block<4, 2>(from, row_stride, mean, dim, basis + j, basis_stride, to + j,
-                            out_stride);
-      } else {
-        project_block<1, 2>(from, row_stride, mean, dim, basis + j, basis_stride, to + j,
-                            out_stride);
-      }
-    }
-    for (; j < n_out; j += kLanes) {
-      if (r + 4 <= n) {
-        project_block<4, 1>(from, row_stride, mean, dim, basis + j, basis_stride, to + j,
-                            out_stride);
-      } else {
-        project_block<1, 1>(from, row_stride, mean, dim, basis + j, basis_stride, to + j,
-                            out_stride);
-      }
-    }
-  }
+template <int NR>
+HWY_INLINE void project_some(const Projection& p, std::int64_t row) {
+  std::int64_t column = 0;
+  for (; column + kLanes < p.n_out && column + 2 * kLanes <= p.basis_stride; column += 2 * kLanes)
+    project_block<NR, 2>(p, row, column);
+  for (; column < p.n_out; column += kLanes) project_block<NR, 1>(p, row, column);
+}
+
+inline void project(const Projection& p) {
+  std::int64_t row = 0;
+  for (; row + 4 <= p.n; row += 4) project_some<4>(p, row);
+  for (; row < p.n; ++row) project_some<1>(p, row);
 }
 
 inline void combine(const float* x, int n, const float* basis, std::ptrdiff_t basis_stride, int dim,
@@ -85,7 +73,8 @@ inline void combine(const float* x, int n, const float* basis, std::ptrdiff_t ba
       even = hn::MulAdd(hn::Set(d, x[i]), hn::LoadU(d, basis + i * basis_stride + j), even);
       odd = hn::MulAdd(hn::Set(d, x[i + 1]), hn::LoadU(d, basis + (i + 1) * basis_stride + j), odd);
     }
-    if (i < n) even = hn::MulAdd(hn::Set(d, x[i]), hn::LoadU(d, basis + i * basis_stride + j), even);
+    if (i < n)
+      even = hn::MulAdd(hn::Set(d, x[i]), hn::LoadU(d, basis + i * basis_stride + j), even);
     hn::StoreU(hn::Add(even, odd), d, out + j);
   }
   for (; j < dim; ++j) {

@@ -18,11 +18,8 @@ HWY_EXPORT(dot_product);
 HWY_EXPORT(quantize);
 HWY_EXPORT(ratio);
 
-void project_rows(const float* rows, std::int64_t n, std::int64_t row_stride, const float* mean,
-                  int dim, const float* basis, int n_out, std::ptrdiff_t basis_stride, float* out,
-                  std::ptrdiff_t out_stride) noexcept {
-  HWY_DYNAMIC_DISPATCH(project)
-  (rows, n, row_stride, mean, dim, basis, n_out, basis_stride, out, out_stride);
+void project_rows(const Projection& projection) noexcept {
+  HWY_DYNAMIC_DISPATCH(project)(projection);
 }
 void add_combination(const float* x, int n, const float* basis, std::ptrdiff_t basis_stride,
                      int dim, float* out) noexcept {

@@ -6,11 +6,22 @@
 
 namespace volvelle {
 
-/// out[r, j] = sum over i of (rows[r, i] - mean[i]) * basis[i, j], j < n_out, for n rows. `basis` is
-/// [dim, basis_stride], basis_stride and out_stride multiples of 16; lanes up to them are written.
-void project_rows(const float* rows, std::int64_t n, std::int64_t row_stride, const float* mean,
-                  int dim, const float* basis, int n_out, std::ptrdiff_t basis_stride, float* out,
-                  std::ptrdiff_t out_stride) noexcept;
+/// n rows times a basis that fits the cache.
+struct Projection {
+  const float* rows = nullptr;  // [n, dim], row_stride apart
+  std::int64_t n = 0;
+  std::int64_t row_stride = 0;
+  const float* mean = nullptr;  // [dim], taken off each row
+  int dim = 0;
+  const float* basis = nullptr;  // [dim, basis_stride]; strides of basis and out: multiples of 16
+  std::ptrdiff_t basis_stride = 0;
+  int n_out = 0;
+  float* out = nullptr;  // [n, out_stride]
+  std::ptrdiff_t out_stride = 0;
+};
+/// out[r, j] = sum over i of (rows[r, i] - mean[i]) * basis[i, j] for j < n_out; lanes up to the
+/// strides are written too.
+void project_rows(const Projection& projection) noexcept;
 
 /// out[j] += sum over i < n of x[i] * basis[i, j], j < dim.
 void add_combination(const float* x, int n, const float* basis, std::ptrdiff_t basis_stride,

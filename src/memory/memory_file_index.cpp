@@ -1,5 +1,5 @@
-// Sizes to strings and back, and copying of codes. Everything that decides where bytes lie is in the
-// metadata, so a reader recomputes the layout before it looks at any tensor.
+// Sizes to strings and back, and copying of codes. Everything that decides where bytes lie is in
+// the metadata, so a reader recomputes the layout before it looks at any tensor.
 #include "memory/memory_file_index.hpp"
 
 #include <array>
@@ -93,7 +93,8 @@ bool read_head(std::string_view text, const LayerShape& layer, IndexShape& index
   const auto width = [&](std::size_t i) { return static_cast<int>(n[i]); };
   index.keys.push_back({width(0), width(1), width(2)});
   index.values.push_back({width(3), width(4), width(5)});
-  return index.keys.back().total() > 0 && plausible(index.keys.back(), kKeyCodeUnit, layer.head_dim_k) &&
+  return index.keys.back().total() > 0 &&
+         plausible(index.keys.back(), kKeyCodeUnit, layer.head_dim_k) &&
          plausible(index.values.back(), kValueCodeUnit, layer.head_dim_v);
 }
 

@@ -35,7 +35,8 @@ Result<std::shared_ptr<std::byte>> allocate_codes(std::size_t bytes) {
     return Error{ErrorCode::kResourceExhausted, "index: no memory for " + std::to_string(bytes) +
                                                     " bytes of codes; use a spec without topk"};
   }
-  const std::size_t skip = (kLargePage - reinterpret_cast<std::uintptr_t>(start) % kLargePage) % kLargePage;
+  const std::size_t skip =
+      (kLargePage - reinterpret_cast<std::uintptr_t>(start) % kLargePage) % kLargePage;
   auto* const base = static_cast<std::byte*>(start) + skip;
   ::madvise(base, bytes / kLargePage * kLargePage, MADV_HUGEPAGE);  // a wish; without it all works
   return std::shared_ptr<std::byte>(base, [start, size](std::byte*) { ::munmap(start, size); });
@@ -56,7 +57,8 @@ Result<IndexPlan> index_plan(const MemorySpec& spec) {
   if (topk.rank && topk.bits.value_or(8) != 8)
     return plan_error("topk with rank keeps 8 bits a coordinate; leave bits out, or rank");
   if (proved && (topk.rank || topk.bits.value_or(8) != 8 || topk.index != "saki"))
-    return plan_error("cert=exact needs all coordinates with 8 bits; leave index, bits and rank out");
+    return plan_error(
+        "cert=exact needs all coordinates with 8 bits; leave index, bits and rank out");
   plan.options.rank = topk.rank.value_or(0);
   plan.options.bits = topk.bits ? *topk.bits : proved ? 8.0 : 3.0;
   plan.options.value_bits = topk.tail == "coded" ? 3.0 : 0.0;
@@ -81,7 +83,8 @@ bool MemoryIndex::serves(LayerIndex layer) const noexcept {
 
 // Between one making and the next the queries in between are of no use.
 bool MemoryIndex::records(std::int64_t position) const noexcept {
-  return position % kQueryStep == 0 && (made_at_ == 0 || position >= 2 * made_at_ - kQueryPositions);
+  return position % kQueryStep == 0 &&
+         (made_at_ == 0 || position >= 2 * made_at_ - kQueryPositions);
 }
 
 void MemoryIndex::observe(LayerIndex layer, const AttendTask& task, std::int64_t first) noexcept {
@@ -162,8 +165,9 @@ Result<LayerCode> MemoryIndex::make_code(const KvStore& store, std::size_t layer
                                          std::int64_t length) const {
   std::int64_t n_tokens = 0;
   const std::vector<float> queries = sample_of(layers_[layer], length, &n_tokens);
-  return make_layer_code(shape_of(layer), store.segments(LayerIndex(static_cast<std::int64_t>(layer))),
-                         length, {queries.data(), n_tokens}, plan_.options);
+  return make_layer_code(shape_of(layer),
+                         store.segments(LayerIndex(static_cast<std::int64_t>(layer))), length,
+                         {queries.data(), n_tokens}, plan_.options);
 }
 
 namespace {
@@ -192,13 +196,16 @@ Status for_each_layer(std::size_t n, int n_threads, Work work) {
 
 Status MemoryIndex::make(const KvStore& store, std::int64_t length, int n_threads) {
   std::vector<CodeIndex> made(layers_.size());
-  const auto served = [&](std::size_t i) { return serves(LayerIndex(static_cast<std::int64_t>(i))); };
-  VOLVELLE_RETURN_IF_ERROR(for_each_layer(layers_.size(), n_threads, [&](std::size_t i) -> Status {
+  const auto served = [&](std::size_t i) {
+    return serves(LayerIndex(static_cast<std::int64_t>(i)));
+  };
+  const Status coded = for_each_layer(layers_.size(), n_threads, [&](std::size_t i) -> Status {
     if (!served(i)) return {};
     VOLVELLE_ASSIGN_OR_RETURN(LayerCode code, make_code(store, i, length));
     made[i] = CodeIndex(std::make_shared<LayerCode>(std::move(code)));
     return {};
-  }));
+  });
+  if (!coded.ok()) return coded;
   // One piece of memory for the tiles of all layers, on large pages where there are any.
   const std::int64_t n_tiles = length / kCodeTile;
   std::size_t bytes = 0;
@@ -211,14 +218,15 @@ Status MemoryIndex::make(const KvStore& store, std::int64_t length, int n_thread
     index.provide(memory, n_tiles);
     memory = {memory, memory.get() + static_cast<std::size_t>(n_tiles) * index.code().tile_bytes()};
   }
-  VOLVELLE_RETURN_IF_ERROR(for_each_layer(layers_.size(), n_threads, [&](std::size_t i) -> Status {
+  const Status filled = for_each_layer(layers_.size(), n_threads, [&](std::size_t i) -> Status {
     CodeScratch scratch;
     while (made[i].ready() && made[i].n_tiles() < n_tiles) {
       VOLVELLE_RETURN_IF_ERROR(made[i].append_tile(
           shape_of(i), store.segments(LayerIndex(static_cast<std::int64_t>(i))), scratch));
     }
     return {};
-  }));
+  });
+  if (!filled.ok()) return filled;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     layers_[i].index = std::move(made[i]);
     layers_[i].queries = {};

@@ -111,8 +111,8 @@ Result<std::shared_ptr<RowBlock>> allocate_row_block(const StoreLayout& layout,
   block->owner = std::shared_ptr<void>(start, [size = *mapped](void* p) { ::munmap(p, size); });
   block->capacity = capacity;
   const std::uint64_t at = reinterpret_cast<std::uintptr_t>(start);
-  auto* const base =
-      static_cast<std::byte*>(start) + (slack == 0 ? 0 : (kLargePage - at % kLargePage) % kLargePage);
+  auto* const base = static_cast<std::byte*>(start) +
+                     (slack == 0 ? 0 : (kLargePage - at % kLargePage) % kLargePage);
   block->memory = {base, total};
   for (std::size_t layer = 0; layer < block->layers.size(); ++layer) {
     if (layout.layers[layer].n_kv_heads == 0) continue;  // stores nothing

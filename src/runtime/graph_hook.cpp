@@ -325,9 +325,8 @@ bool GraphHook::reads_index(const AttendTask& task, const UbatchPart& part,
 
 void GraphHook::count_exact(const AttendTask& task) noexcept {
   if (task.n_tokens() * task.shape.group() > kDecodeMaxQueries) return;  // prefill
-  const auto row =
-      static_cast<std::int64_t>(row_bytes(task.shape.k_type, task.shape.head_dim_k) +
-                                row_bytes(task.shape.v_type, task.shape.head_dim_v));
+  const auto row = static_cast<std::int64_t>(row_bytes(task.shape.k_type, task.shape.head_dim_k) +
+                                             row_bytes(task.shape.v_type, task.shape.head_dim_v));
   for (const VisibleRows& visible : task.visible) {
     const std::int64_t rows =
         (visible.sink_end + visible.end - visible.begin) * task.shape.n_kv_heads;

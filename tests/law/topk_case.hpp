@@ -17,8 +17,12 @@ namespace volvelle::law {
 class TopkCase {
  public:
   TopkCase(AttentionShape shape, std::int64_t n_rows, std::uint32_t seed, float amplitude = 1.0f)
-      : plain({.shape = shape, .n_rows = n_rows, .visible = causal(n_rows - 1, 1), .cuts = {n_rows / 3},
-               .amplitude = amplitude, .seed = seed}) {
+      : plain({.shape = shape,
+               .n_rows = n_rows,
+               .visible = causal(n_rows - 1, 1),
+               .cuts = {n_rows / 3},
+               .amplitude = amplitude,
+               .seed = seed}) {
     const auto spread = [](int i) { return 3.0f / (1.0f + 0.2f * static_cast<float>(i)); };
     auto& k = plain.k();
     for (std::size_t i = 0; i < k.size(); ++i) {
@@ -53,8 +57,10 @@ class TopkCase {
   std::vector<float> queries;
 };
 
-inline TopkWorkspace make_topk_workspace(const AttentionShape& shape, int threads, std::int64_t n_tiles) {
-  auto workspace = TopkWorkspace::create(threads, shape.n_heads, shape.head_dim_k, shape.head_dim_v);
+inline TopkWorkspace make_topk_workspace(const AttentionShape& shape, int threads,
+                                         std::int64_t n_tiles) {
+  auto workspace =
+      TopkWorkspace::create(threads, shape.n_heads, shape.head_dim_k, shape.head_dim_v);
   EXPECT_TRUE(workspace.ok());
   EXPECT_TRUE(workspace->reserve(n_tiles).ok());
   return std::move(*workspace);
@@ -71,13 +77,15 @@ inline std::vector<double> exact_weights(const AttendTask& task, int head, Case&
   for (std::int64_t r = 0; r < n; ++r) {
     for (const KeyValueSegment& segment : task.segments) {
       if (r < segment.first_row || r >= segment.first_row + segment.n_rows) continue;
-      load_row(segment.k + static_cast<std::size_t>(kv) * segment.k_head_stride +
-                   static_cast<std::size_t>(r - segment.first_row) * row_bytes(s.k_type, s.head_dim_k),
-               s.k_type, row.data(), s.head_dim_k);
+      load_row(
+          segment.k + static_cast<std::size_t>(kv) * segment.k_head_stride +
+              static_cast<std::size_t>(r - segment.first_row) * row_bytes(s.k_type, s.head_dim_k),
+          s.k_type, row.data(), s.head_dim_k);
     }
     double score = 0.0;
     for (int i = 0; i < s.head_dim_k; ++i)
-      score += static_cast<double>(task.q[head * task.q_head_stride + i]) * static_cast<double>(row[static_cast<std::size_t>(i)]);
+      score += static_cast<double>(task.q[head * task.q_head_stride + i]) *
+               static_cast<double>(row[static_cast<std::size_t>(i)]);
     p[static_cast<std::size_t>(r)] = score * static_cast<double>(s.scale);
     top = std::max(top, p[static_cast<std::size_t>(r)]);
   }
@@ -87,9 +95,11 @@ inline std::vector<double> exact_weights(const AttendTask& task, int head, Case&
   return p;
 }
 
-/// Total variation between the weights that the last read of a single token used and the exact ones.
-inline double used_variation(const AttendTask& task, int head, Case& plain, TopkWorkspace& workspace,
-                             const TopkPolicy& policy, std::int64_t n_tiles) {
+/// Total variation between the weights that the last read of a single token used and the exact
+/// ones.
+inline double used_variation(const AttendTask& task, int head, Case& plain,
+                             TopkWorkspace& workspace, const TopkPolicy& policy,
+                             std::int64_t n_tiles) {
   const TopkWorkspace::Impl& w = workspace.impl();
   const int kv = head / task.shape.group();
   if (w.dense[static_cast<std::size_t>(kv)] != 0) return 0.0;
@@ -100,18 +110,23 @@ inline double used_variation(const AttendTask& task, int head, Case& plain, Topk
   const std::int64_t coded_rows = n_tiles * kCodeTile;
   std::vector<bool> exact(p.size(), false);
   for (std::size_t r = 0; r < p.size(); ++r)
-    exact[r] = static_cast<std::int64_t>(r) < policy.sinks || static_cast<std::int64_t>(r) >= coded_rows;
+    exact[r] =
+        static_cast<std::int64_t>(r) < policy.sinks || static_cast<std::int64_t>(r) >= coded_rows;
   for (std::int64_t i = 0; i < w.n_selected[static_cast<std::size_t>(kv)]; ++i)
-    exact[static_cast<std::size_t>(w.selected[static_cast<std::size_t>(kv * w.capacity_tiles * kCodeTile + i)])] = true;
-  // Scores in base 2 up to a constant: log2 p for exact rows is relative to log2 Z; find Z from row 0.
+    exact[static_cast<std::size_t>(
+        w.selected[static_cast<std::size_t>(kv * w.capacity_tiles * kCodeTile + i)])] = true;
+  // Scores in base 2 up to a constant: log2 p for exact rows is relative to log2 Z; find Z from row
+  // 0.
   std::vector<float> row0(static_cast<std::size_t>(task.shape.head_dim_k));
   const KeyValueSegment& first = task.segments.front();
-  load_row(first.k + static_cast<std::size_t>(kv) * first.k_head_stride, task.shape.k_type, row0.data(),
-           task.shape.head_dim_k);
+  load_row(first.k + static_cast<std::size_t>(kv) * first.k_head_stride, task.shape.k_type,
+           row0.data(), task.shape.head_dim_k);
   double score0 = 0.0;
   for (int i = 0; i < task.shape.head_dim_k; ++i)
-    score0 += static_cast<double>(task.q[head * task.q_head_stride + i]) * static_cast<double>(row0[static_cast<std::size_t>(i)]);
-  const double log_z = score0 * static_cast<double>(task.shape.scale) / std::log(2.0) - std::log2(p[0]);
+    score0 += static_cast<double>(task.q[head * task.q_head_stride + i]) *
+              static_cast<double>(row0[static_cast<std::size_t>(i)]);
+  const double log_z =
+      score0 * static_cast<double>(task.shape.scale) / std::log(2.0) - std::log2(p[0]);
   for (std::size_t r = 0; r < p.size(); ++r) {
     if (exact[r]) {
       score[r] = std::log2(p[r]) + log_z;

@@ -1,15 +1,21 @@
-// Reads through an index against exact attention, and their certificates against the true variation.
+// Reads through an index against exact attention, and their certificates against the true
+// variation.
 #include <set>
 
-#include "law/topk_case.hpp"
 #include "index/select.hpp"
+#include "law/topk_case.hpp"
 
 namespace volvelle::law {
 namespace {
 
 AttentionShape shape_of(int heads, int kv_heads, int dim, ElementType type = ElementType::kF16) {
-  return {.n_heads = heads, .n_kv_heads = kv_heads, .head_dim_k = dim, .head_dim_v = dim,
-          .k_type = type, .v_type = type, .scale = 1.0f / std::sqrt(static_cast<float>(dim))};
+  return {.n_heads = heads,
+          .n_kv_heads = kv_heads,
+          .head_dim_k = dim,
+          .head_dim_v = dim,
+          .k_type = type,
+          .v_type = type,
+          .scale = 1.0f / std::sqrt(static_cast<float>(dim))};
 }
 
 struct Outcome {
@@ -52,13 +58,15 @@ TEST(TopkRead, AllRowsChosenIsExactAttention) {
 }
 
 TEST(TopkRead, TheTailIsAlmostExactAndMuchBetterThanNone) {
-  for (const auto& [heads, kv, dim] : {std::tuple{3, 1, 64}, {4, 4, 80}, {8, 1, 128}, {4, 1, 256}, {14, 2, 96}}) {
+  for (const auto& [heads, kv, dim] :
+       {std::tuple{3, 1, 64}, {4, 4, 80}, {8, 1, 128}, {4, 1, 256}, {14, 2, 96}}) {
     SCOPED_TRACE(std::to_string(dim));
     TopkCase problem(shape_of(heads, kv, dim), 1500, 2);
     const CodeIndex index = problem.make_index({});
     const auto exact = reference_attend(problem.plain.task());
     const double with_tail = relative_error(read(problem, index, {.k = 128}).out, exact);
-    const double without = relative_error(read(problem, index, {.k = 128, .coded_tail = false}).out, exact);
+    const double without =
+        relative_error(read(problem, index, {.k = 128, .coded_tail = false}).out, exact);
     const IndexOptions fine{.bits = 8.0, .value_bits = 8.0};
     const CodeIndex precise = problem.make_index(fine);
     const double with_fine = relative_error(read(problem, precise, {.k = 128}).out, exact);
@@ -76,7 +84,8 @@ TEST(TopkRead, SameBitsForAnyNumberOfThreads) {
        {TopkPolicy{.k = 64}, TopkPolicy{.k = 64, .max_error = 0.02},
         TopkPolicy{.k = 64, .max_error = 0.05, .certificate = CertificateKind::kExact}}) {
     const Outcome one = read(problem, index, policy, 1);
-    for (const int threads : {2, 3, 7}) EXPECT_EQ(read(problem, index, policy, threads).out, one.out);
+    for (const int threads : {2, 3, 7})
+      EXPECT_EQ(read(problem, index, policy, threads).out, one.out);
   }
 }
 
@@ -97,7 +106,8 @@ TEST(TopkRead, ChoosesTheRowsWithTheLargestCodedWeight) {
   const TopkWorkspace::Impl& w = workspace.impl();
   ASSERT_EQ(w.n_selected[0], 64);
   int hits = 0;
-  for (int i = 0; i < 64; ++i) hits += best.count(w.selected[static_cast<std::size_t>(i)]) > 0 ? 1 : 0;
+  for (int i = 0; i < 64; ++i)
+    hits += best.count(w.selected[static_cast<std::size_t>(i)]) > 0 ? 1 : 0;
   EXPECT_GE(hits, 61);  // 8-bit codes and 8-bit queries: neighbours of the border may swap
 }
 
@@ -131,8 +141,8 @@ TEST(TopkRead, NaNInARowIsAnErrorOfTheRead) {
   }
 }
 
-// The certificate's promise, on random problems of all kinds: peaked and flat, short and long codes,
-// with and without a tail, fixed and adaptive.
+// The certificate's promise, on random problems of all kinds: peaked and flat, short and long
+// codes, with and without a tail, fixed and adaptive.
 TEST(TopkCertificate, BoundsTheTrueVariationAlways) {
   int reads = 0;
   double largest_ratio = 0.0;
@@ -147,7 +157,8 @@ TEST(TopkCertificate, BoundsTheTrueVariationAlways) {
     const double bits = random() % 3 == 0 ? 4.0 : 8.0;
     const CodeIndex index = problem.make_index({.bits = bits, .norms = true});
     TopkPolicy policy{.k = static_cast<std::int64_t>(1 + random() % 100),
-                      .certificate = CertificateKind::kExact, .coded_tail = random() % 4 != 0};
+                      .certificate = CertificateKind::kExact,
+                      .coded_tail = random() % 4 != 0};
     if (random() % 2 == 0) policy.max_error = random() % 2 == 0 ? 0.05 : 0.01;
     const AttendTask task = problem.plain.task();
     TopkWorkspace workspace = make_topk_workspace(task.shape, 1, index.n_tiles());
@@ -158,7 +169,8 @@ TEST(TopkCertificate, BoundsTheTrueVariationAlways) {
     dense += static_cast<int>(statistics.dense);
     const std::int64_t n_tiles = std::min((n - policy.window) / kCodeTile, index.n_tiles());
     for (int head = 0; head < task.shape.n_heads; ++head) {
-      const double variation = used_variation(task, head, problem.plain, workspace, policy, n_tiles);
+      const double variation =
+          used_variation(task, head, problem.plain, workspace, policy, n_tiles);
       ++reads;
       ASSERT_LE(variation, statistics.worst_bound + 1e-9) << "seed " << seed << " head " << head;
       if (policy.max_error > 0.0) {
@@ -195,8 +207,9 @@ TEST(TopkCertificate, AQuarterOfTheBoundIsTooLittle) {
       for (std::size_t i = 0; i < x.size(); ++i) {
         double exact = 0.0;
         for (std::size_t j = 0; j < 32; ++j)
-          exact += (f16_to_f32(f32_to_f16(k[j])) - static_cast<double>(code.mean[j])) *
-                   static_cast<double>(code.encode[j * static_cast<std::size_t>(code.stride()) + i]);
+          exact +=
+              (f16_to_f32(f32_to_f16(k[j])) - static_cast<double>(code.mean[j])) *
+              static_cast<double>(code.encode[j * static_cast<std::size_t>(code.stride()) + i]);
         error[i] = exact - static_cast<double>(x[i]);
         error_length += error[i] * error[i];
         length += static_cast<double>(x[i]) * static_cast<double>(x[i]);
@@ -204,8 +217,10 @@ TEST(TopkCertificate, AQuarterOfTheBoundIsTooLittle) {
       for (std::size_t j = 0; j < 32; ++j) {
         double q = 0.0;
         for (std::size_t i = 0; i < x.size(); ++i) {
-          const double a = error[i] / std::sqrt(error_length) - 2.0 * static_cast<double>(x[i]) / std::sqrt(length);
-          q += a * static_cast<double>(code.encode[j * static_cast<std::size_t>(code.stride()) + i]);
+          const double a = error[i] / std::sqrt(error_length) -
+                           2.0 * static_cast<double>(x[i]) / std::sqrt(length);
+          q +=
+              a * static_cast<double>(code.encode[j * static_cast<std::size_t>(code.stride()) + i]);
         }
         problem.plain.q()[j] = static_cast<float>(q);
       }
@@ -229,7 +244,8 @@ TEST(Select, EqualsSorting) {
     const std::int64_t n = kSelectBlock * static_cast<std::int64_t>(1 + random() % 60);
     std::vector<float> values(static_cast<std::size_t>(n));
     const unsigned distinct = trial % 3 == 0 ? 3 : 1000;  // many ties
-    for (float& x : values) x = static_cast<float>(random() % distinct) / (trial % 2 == 0 ? 1e3f : 1e-3f);
+    for (float& x : values)
+      x = static_cast<float>(random() % distinct) / (trial % 2 == 0 ? 1e3f : 1e-3f);
     std::vector<float> block_max, scratch(values.size());
     for (std::int64_t b = 0; b < n; b += kSelectBlock)
       block_max.push_back(*std::max_element(values.begin() + b, values.begin() + b + kSelectBlock));
@@ -242,7 +258,8 @@ TEST(Select, EqualsSorting) {
     });
     std::vector<std::int32_t> expected;
     for (const std::int32_t i : order) {
-      if (std::ssize(expected) < k && values[static_cast<std::size_t>(i)] > 0) expected.push_back(i);
+      if (std::ssize(expected) < k && values[static_cast<std::size_t>(i)] > 0)
+        expected.push_back(i);
     }
     std::sort(expected.begin(), expected.end());
     std::vector<std::int32_t> found(values.size());

@@ -32,8 +32,7 @@ struct Tile {
     values.resize(w.tile_bytes() + 64);
     pack_key_tile(w, levels.data(), keys.data());
     const auto whole = [](int n) { return n % kValueCodeUnit == 0; };
-    if (whole(w.n8) && whole(w.n4) && whole(w.n2))
-      pack_value_tile(w, levels.data(), values.data());
+    if (whole(w.n8) && whole(w.n4) && whole(w.n2)) pack_value_tile(w, levels.data(), values.data());
   }
   int level(std::size_t t, int i) const {
     return levels[t * static_cast<std::size_t>(widths.total()) + static_cast<std::size_t>(i)];
@@ -55,7 +54,8 @@ class CodeScan : public testing::Test {
 };
 
 TEST_F(CodeScan, LevelsComeBackFromTheirPlaces) {
-  for (const CodeWidths w : {CodeWidths{16, 16, 16}, CodeWidths{0, 32, 32}, CodeWidths{16, 0, 48}}) {
+  for (const CodeWidths w :
+       {CodeWidths{16, 16, 16}, CodeWidths{0, 32, 32}, CodeWidths{16, 0, 48}}) {
     const Tile tile(w, 1);
     for (std::size_t t = 0; t < kRows; ++t) {
       for (int i = 0; i < w.total(); ++i) {
@@ -68,16 +68,20 @@ TEST_F(CodeScan, LevelsComeBackFromTheirPlaces) {
 
 TEST_F(CodeScan, ScoresAreSumsOverTheLevels) {
   std::mt19937 random(2);
-  for (const CodeWidths w : {CodeWidths{4, 24, 32}, CodeWidths{32, 0, 0}, CodeWidths{0, 8, 4},
-                             CodeWidths{0, 0, 256}, CodeWidths{8, 112, 128}, CodeWidths{256, 0, 0}}) {
+  for (const CodeWidths w :
+       {CodeWidths{4, 24, 32}, CodeWidths{32, 0, 0}, CodeWidths{0, 8, 4}, CodeWidths{0, 0, 256},
+        CodeWidths{8, 112, 128}, CodeWidths{256, 0, 0}}) {
     const Tile tile(w, random());
     for (const int n_queries : {1, 3, 4, 7, 16}) {
       const std::ptrdiff_t stride = w.total() + 4;
       std::vector<std::int8_t> q(static_cast<std::size_t>(n_queries * stride));
       // Extreme bytes too: they are where 16-bit sums would overflow.
-      for (auto& x : q) x = static_cast<std::int8_t>(random() % 3 == 0 ? 127 : static_cast<int>(random() % 255) - 127);
+      for (auto& x : q)
+        x = static_cast<std::int8_t>(random() % 3 == 0 ? 127
+                                                       : static_cast<int>(random() % 255) - 127);
       std::vector<float> gain, offset;
-      for (int i = 0; i < 3 * n_queries; ++i) gain.push_back(0.001f * static_cast<float>(1 + random() % 100));
+      for (int i = 0; i < 3 * n_queries; ++i)
+        gain.push_back(0.001f * static_cast<float>(1 + random() % 100));
       for (int i = 0; i < n_queries; ++i) offset.push_back(static_cast<float>(random() % 7) - 3.0f);
       const KeyScan scan{w, n_queries, q.data(), stride, gain.data(), offset.data()};
       on_every_isa([&] {
@@ -88,8 +92,9 @@ TEST_F(CodeScan, ScoresAreSumsOverTheLevels) {
             double expected = offset[static_cast<std::size_t>(h)];
             double size = std::abs(expected);
             for (int i = 0; i < w.total(); ++i) {
-              const double part = static_cast<double>(gain[static_cast<std::size_t>(3 * h + tile.width_class(i))]) *
-                                  q[static_cast<std::size_t>(h * stride + i)] * tile.level(t, i);
+              const double part =
+                  static_cast<double>(gain[static_cast<std::size_t>(3 * h + tile.width_class(i))]) *
+                  q[static_cast<std::size_t>(h * stride + i)] * tile.level(t, i);
               expected += part;
               size += std::abs(part);
             }
@@ -113,10 +118,11 @@ TEST_F(CodeScan, WeighingATile) {
     on_every_isa([&, begin = begin, end = end] {
       std::vector<float> s = raw;
       TileWeights w;
-      weigh_key_tile(s.data(), 64, 1, scales.data(), begin, end, &w);
+      weigh_key_tile({s.data(), 64, 1}, scales.data(), begin, end, &w);
       double m = -std::numeric_limits<double>::infinity();
       for (int t = begin; t < end; ++t)
-        m = std::max(m, static_cast<double>(raw[static_cast<std::size_t>(t)] * f16_to_f32(scales[static_cast<std::size_t>(t)])));
+        m = std::max(m, static_cast<double>(raw[static_cast<std::size_t>(t)] *
+                                            f16_to_f32(scales[static_cast<std::size_t>(t)])));
       if (begin == end) {
         EXPECT_EQ(w.m, -std::numeric_limits<float>::infinity());
         EXPECT_EQ(w.d, 0.0f);
@@ -138,16 +144,16 @@ TEST_F(CodeScan, WeighingATile) {
     std::vector<float> s = raw;
     s[20] = std::nanf("");
     TileWeights w;
-    weigh_key_tile(s.data(), 64, 1, scales.data(), 0, 64, &w);
+    weigh_key_tile({s.data(), 64, 1}, scales.data(), 0, 64, &w);
     EXPECT_TRUE(std::isnan(w.d));
     s = raw;
     s[20] = std::nanf("");  // outside: not looked at
-    weigh_key_tile(s.data(), 64, 1, scales.data(), 21, 64, &w);
+    weigh_key_tile({s.data(), 64, 1}, scales.data(), 21, 64, &w);
     EXPECT_FALSE(std::isnan(w.d));
     auto bad = scales;
     bad[30] = 0x7E00;  // the scale of a row that could not be coded
     s = raw;
-    weigh_key_tile(s.data(), 64, 1, bad.data(), 0, 64, &w);
+    weigh_key_tile({s.data(), 64, 1}, bad.data(), 0, 64, &w);
     EXPECT_TRUE(std::isnan(w.d) || std::isnan(w.m));
   });
 }
@@ -188,8 +194,9 @@ TEST_F(CodeScan, WeightedSumsOfValueLevels) {
             double exact = 0.0;
             for (std::size_t t = 0; t < kRows; ++t)
               exact += bytes[static_cast<std::size_t>(h) * kRows + t] * tile.level(t, i);
-            ASSERT_NEAR(acc[h * 128 + i], exact * static_cast<double>(gain[static_cast<std::size_t>(h)]),
-                        1e-6 * exact * static_cast<double>(gain[static_cast<std::size_t>(h)]) + 1e-9);
+            ASSERT_NEAR(
+                acc[h * 128 + i], exact * static_cast<double>(gain[static_cast<std::size_t>(h)]),
+                1e-6 * exact * static_cast<double>(gain[static_cast<std::size_t>(h)]) + 1e-9);
           }
         }
       });
@@ -216,7 +223,8 @@ TEST_F(CodeScan, CombiningHeadsAndSummingErrors) {
     combine_tile_weights(weights.data(), 64, factors, 3, out, maxima);
     for (std::size_t t = 0; t < kRows; ++t)
       EXPECT_NEAR(out[t], 0.5 * weights[t] + 0.25 * weights[64 + t] + 2.0 * weights[128 + t], 1e-6);
-    for (int b = 0; b < 4; ++b) EXPECT_EQ(maxima[b], *std::max_element(out + 16 * b, out + 16 * b + 16));
+    for (int b = 0; b < 4; ++b)
+      EXPECT_EQ(maxima[b], *std::max_element(out + 16 * b, out + 16 * b + 16));
     double bound = 0.0, least = 0.0, expected = 0.0;
     for (std::size_t t = 0; t < kRows; ++t) {
       const double x = 0.7 * f16_to_f32(radii[t]) + 0.01;
@@ -225,13 +233,15 @@ TEST_F(CodeScan, CombiningHeadsAndSummingErrors) {
       const double y = 0.7 * f16_to_f32(radii[t]);
       expected += weights[t] * 0.4 * y * std::exp(1.5 * y * y);
     }
-    const float sum = sum_error_shares(ErrorShare::kBound, weights.data(), radii.data(), 0.7f, 0.01f);
+    const float sum =
+        sum_error_shares(ErrorShare::kBound, weights.data(), radii.data(), 0.7f, 0.01f);
     EXPECT_NEAR(sum, bound, 1e-5 * bound);
     EXPECT_GT(sum, least);
     EXPECT_NEAR(sum_error_shares(ErrorShare::kExpected, weights.data(), radii.data(), 0.7f, 0.0f),
                 expected, 1e-5 * expected);
     // A huge radius makes the bound infinite, but only if the row has weight.
-    EXPECT_TRUE(std::isinf(sum_error_shares(ErrorShare::kBound, weights.data(), radii.data(), 1e4f, 0)));
+    EXPECT_TRUE(
+        std::isinf(sum_error_shares(ErrorShare::kBound, weights.data(), radii.data(), 1e4f, 0)));
     std::vector<float> none(kRows, 0.0f);
     EXPECT_EQ(sum_error_shares(ErrorShare::kBound, none.data(), radii.data(), 1e4f, 0), 0.0f);
   });

@@ -49,12 +49,15 @@ class IndexedMemory {
         memory_.write_k(LayerIndex(layer), i, row.data());
         for (float& x : row) x = normal(random);
         memory_.write_v(LayerIndex(layer), i, row.data());
-        for (int x = 0; x < 4 * 48; ++x) queries[static_cast<std::size_t>(i * 4 * 48 + x)] = normal(random);
+        for (int x = 0; x < 4 * 48; ++x)
+          queries[static_cast<std::size_t>(i * 4 * 48 + x)] = normal(random);
       }
       const LayerShape& shape = memory_.layout().layers[static_cast<std::size_t>(layer)];
       AttendTask task;
-      task.shape = {.n_heads = shape.n_kv_heads * 2, .n_kv_heads = shape.n_kv_heads,
-                    .head_dim_k = shape.head_dim_k, .head_dim_v = shape.head_dim_v};
+      task.shape = {.n_heads = shape.n_kv_heads * 2,
+                    .n_kv_heads = shape.n_kv_heads,
+                    .head_dim_k = shape.head_dim_k,
+                    .head_dim_v = shape.head_dim_v};
       task.visible = memory_.visible(LayerIndex(layer));
       task.q = queries.data();
       task.q_token_stride = 4 * 48;
@@ -64,7 +67,9 @@ class IndexedMemory {
     return true;
   }
   const MemoryIndex& index() const { return *memory_.index(); }
-  std::int64_t tiles(std::int64_t layer) const { return index().layer(LayerIndex(layer)).n_tiles(); }
+  std::int64_t tiles(std::int64_t layer) const {
+    return index().layer(LayerIndex(layer)).n_tiles();
+  }
   ContextMemory& memory() { return memory_; }
 
  private:

@@ -114,6 +114,21 @@ TEST(ScoreCodec, SingularMomentsGiveNumbers) {
   }
 }
 
+TEST(ScoreCodec, MomentsOfZerosGiveNumbers) {
+  const MatrixD zero = MatrixD::Zero(8, 8);
+  const MatrixD one = MatrixD::Identity(8, 8);
+  for (const CodecKind kind :
+       {CodecKind::kBalanced, CodecKind::kPrincipal, CodecKind::kDimensions}) {
+    for (const auto& [sq, sk] :
+         {std::pair(zero, one), std::pair(one, zero), std::pair(zero, zero)}) {
+      const ScoreCodec codec = codec_of(kind, sq, sk, 8);
+      for (const auto* values : {&codec.encode, &codec.decode, &codec.lambda, &codec.spread}) {
+        for (const double x : *values) EXPECT_LT(std::abs(x), 1e9);  // NaN is not less either
+      }
+    }
+  }
+}
+
 TEST(ScoreCodec, FromDataItIsTheTruncatedSvdOfTheScores) {
   // KQ-SVD's oracle: with uncentred moments of the data, Q M K^T is the best rank-r approximation
   // of Q K^T.
@@ -123,8 +138,7 @@ TEST(ScoreCodec, FromDataItIsTheTruncatedSvdOfTheScores) {
   MatrixD k(80, 12);
   for (double& x : q.reshaped()) x = normal(random);
   for (double& x : k.reshaped()) x = normal(random);
-  const ScoreCodec codec =
-      codec_of(CodecKind::kBalanced, q.transpose() * q, k.transpose() * k, 5);
+  const ScoreCodec codec = codec_of(CodecKind::kBalanced, q.transpose() * q, k.transpose() * k, 5);
   const Eigen::JacobiSVD<Eigen::MatrixXd> svd(Eigen::MatrixXd(q * k.transpose()),
                                               Eigen::ComputeThinU | Eigen::ComputeThinV);
   const Eigen::MatrixXd best = svd.matrixU().leftCols(5) *
@@ -138,8 +152,7 @@ TEST(ScoreCodec, ShorterCodesArePrefixes) {
   const MatrixD sk = random_spd(32, 50, 11);
   const ScoreCodec longer = codec_of(CodecKind::kBalanced, sq, sk, 32);
   const ScoreCodec shorter = codec_of(CodecKind::kBalanced, sq, sk, 16);
-  for (std::size_t i = 0; i < 16 * 32; ++i)
-    EXPECT_NEAR(longer.encode[i], shorter.encode[i], 1e-9);
+  for (std::size_t i = 0; i < 16 * 32; ++i) EXPECT_NEAR(longer.encode[i], shorter.encode[i], 1e-9);
 }
 
 TEST(ScoreCodec, AGroupSharesTheCodeOfItsSummedMoments) {
@@ -194,7 +207,8 @@ TEST(Moments, MergeInPartsEqualsOnePassAndSkipsNaN) {
   // Against two passes over the rows.
   double mean = 0.0;
   double square = 0.0;
-  for (int t = 0; t < 300; ++t) mean += t == 100 ? 0.0 : rows[static_cast<std::size_t>(t) * 8] / 299.0;
+  for (int t = 0; t < 300; ++t)
+    mean += t == 100 ? 0.0 : rows[static_cast<std::size_t>(t) * 8] / 299.0;
   for (int t = 0; t < 300; ++t)
     square += t == 100 ? 0.0 : std::pow(rows[static_cast<std::size_t>(t) * 8] - mean, 2) / 299.0;
   EXPECT_NEAR(a[0], square, 1e-9);

@@ -1,6 +1,6 @@
 // Effective sample size, noise edge, spikes, shrinkage, recall law and rotation averages against
 // exact values, simulations and brute force.
-#include "volvelle/index/spectrum.hpp"
+#include "index/spectrum.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,8 +10,8 @@
 #include <random>
 
 #include "index/matrix.hpp"
-#include "volvelle/index/recall_law.hpp"
-#include "volvelle/index/rotation_average.hpp"
+#include "index/recall_law.hpp"
+#include "index/rotation_average.hpp"
 
 namespace volvelle {
 namespace {
@@ -171,8 +171,8 @@ TEST(RotationAverage, EqualsTheBruteForceAverage) {
       mean_sum += r * mean / 300;
     }
     const auto average = rotation_average(to_vector(s), theta, layout, {17, 300});
-    const auto average_mean =
-        rotation_average_mean(std::vector<double>(mean.begin(), mean.end()), theta, layout, {17, 300});
+    const auto average_mean = rotation_average_mean(std::vector<double>(mean.begin(), mean.end()),
+                                                    theta, layout, {17, 300});
     EXPECT_LT((as_square(average, kDim) - sum).norm(), 1e-12 * s.norm());
     for (int i = 0; i < kDim; ++i)
       EXPECT_NEAR(average_mean[static_cast<std::size_t>(i)], mean_sum[i], 1e-12);

@@ -1,8 +1,8 @@
 // The index of one layer: how its rows are coded, and the codes of its first tiles of rows.
 //
-// Tile i holds the codes of rows [64 i, 64 i + 64) of all KV heads. A tile is written once and never
-// changes, so clones share tiles, and a saved index is used where it lies in its file. Rows behind
-// the last tile have no code; reads take them exactly. Thread rule: thread-compatible.
+// Tile i holds the codes of rows [64 i, 64 i + 64) of all KV heads. A tile is written once and
+// never changes, so clones share tiles, and a saved index is used where it lies in its file. Rows
+// behind the last tile have no code; reads take them exactly. Thread rule: thread-compatible.
 #pragma once
 
 #include <cstddef>
@@ -109,17 +109,17 @@ struct QuerySample {
 
 /// What calibration saw of one KV head; for reports.
 struct HeadDiagnostics {
-  double predicted_error = 0.0;   // relative score error of the first 32 coordinates
-  double principal_error = 0.0;   // the same for PCA
-  double inflation_keys = 1.0;    // tau2
+  double predicted_error = 0.0;  // relative score error of the first 32 coordinates
+  double principal_error = 0.0;  // the same for PCA
+  double inflation_keys = 1.0;   // tau2
   double inflation_queries = 1.0;
-  double shrinkage_keys = 0.0;    // alpha
+  double shrinkage_keys = 0.0;  // alpha
   double shrinkage_queries = 0.0;
-  int key_spikes = 0;             // correlation eigenvalues above the noise edge
+  int key_spikes = 0;  // correlation eigenvalues above the noise edge
 };
 
-/// Makes the code of a layer from its stored rows [0, n_rows) and a sample of queries. The rows must
-/// spread over all positions that will be searched: a code made of early positions alone finds
+/// Makes the code of a layer from its stored rows [0, n_rows) and a sample of queries. The rows
+/// must spread over all positions that will be searched: a code made of early positions alone finds
 /// little later (recall fell from .80 to .48 in our measurements). Cost: O((n_rows + n_queries)
 /// dim^2 + dim^3) per KV head.
 Result<LayerCode> make_layer_code(const AttentionShape& shape,

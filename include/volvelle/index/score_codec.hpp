@@ -1,8 +1,9 @@
 // Linear codes of keys from which scores can be estimated: shat = (D^T q) . E (k - mu).
 //
 //   balanced    (SAKI, arXiv 2608.03228)  Sk = L L^T,  G = L^T Sq L = V diag(lam^2) V^T,
-//               D = L V diag(lam)^(-1/2),  E = diag(1/lam) D^T Sq.  E D = I and E[(s - shat)^2] is the
-//               least that any code of r numbers reaches; it equals the sum of lam_i^2 over i > r
+//               D = L V diag(lam)^(-1/2),  E = diag(1/lam) D^T Sq.  E D = I and E[(s - shat)^2] is
+//               the least that any code of r numbers reaches; it equals the sum of lam_i^2 over i >
+//               r
 //   principal   the leading eigenvectors of Sk (PCA)
 //   dimensions  plain coordinates, largest E[q_i^2] Var(k_i) first
 // All are nested: the first r' numbers of a code of r are the code of r'. Matrices are row-major

@@ -1,8 +1,9 @@
-// Attention that reads few rows: scores of all rows from codes, the best rows exactly, the rest from
-// codes too.
+// Attention that reads few rows: scores of all rows from codes, the best rows exactly, the rest
+// from codes too.
 //
 // For one query token and KV head:
-//   exact   the sinks, the rows behind the coded ones (the recent window), and the k coded rows with
+//   exact   the sinks, the rows behind the coded ones (the recent window), and the k coded rows
+//   with
 //           the largest sum over the group's heads of the coded softmax
 //   coded   every other row with its coded weight and coded value, merged before normalisation
 //           (tail `coded`), or left out and the rest renormalised (tail `none`)
@@ -29,8 +30,8 @@ enum class CertificateKind {
 };
 
 struct TopkPolicy {
-  std::int64_t k = 128;     // rows read exactly for each KV head; with a limit: the floor
-  double max_error = 0.0;   // limit of the total variation; 0: k is fixed
+  std::int64_t k = 128;    // rows read exactly for each KV head; with a limit: the floor
+  double max_error = 0.0;  // limit of the total variation; 0: k is fixed
   CertificateKind certificate = CertificateKind::kNone;
   bool coded_tail = true;
   std::int64_t sinks = 4;
@@ -76,7 +77,8 @@ class TopkWorkspace {
 
 /// Whether a task can be read through an index: it has one, no soft cap, plain visibility (no
 /// window), and some coded rows are visible.
-bool can_read_topk(const AttendTask& task, const CodeIndex& index, const TopkPolicy& policy) noexcept;
+bool can_read_topk(const AttendTask& task, const CodeIndex& index,
+                   const TopkPolicy& policy) noexcept;
 
 /// Thread `ith` of `nth` does its share; all threads must call, and meet inside. Otherwise as
 /// attend().

@@ -59,9 +59,9 @@ struct RowBlock {
   std::shared_ptr<void> owner;
   std::span<std::byte> memory;  // of an anonymous block, all planes; begins at a large page
 
-  /// Asks the system to put a block that is written in full on large pages, which measured 1.2 times
-  /// the read bandwidth of small ones. Nothing else changes, and nothing at all where the system
-  /// offers none. Cost: one copy of the block.
+  /// Asks the system to put a block that is written in full on large pages, which measured 1.2
+  /// times the read bandwidth of small ones. Nothing else changes, and nothing at all where the
+  /// system offers none. Cost: one copy of the block.
   void use_large_pages() const noexcept;
 };
 

@@ -71,12 +71,13 @@ class MemoryIndex {
  private:
   struct Layer {
     CodeIndex index;
-    int n_heads = 0;                        // of the queries that were kept
-    std::vector<std::uint16_t> queries;     // ring [kQueryPositions / 2, n_heads, head_dim], halves
-    std::vector<std::int64_t> positions;    // of the ring's tokens; -1: none
+    int n_heads = 0;                      // of the queries that were kept
+    std::vector<std::uint16_t> queries;   // ring [kQueryPositions / 2, n_heads, head_dim], halves
+    std::vector<std::int64_t> positions;  // of the ring's tokens; -1: none
   };
   AttentionShape shape_of(std::size_t layer) const noexcept;
-  std::vector<float> sample_of(const Layer& layer, std::int64_t length, std::int64_t* n_tokens) const;
+  std::vector<float> sample_of(const Layer& layer, std::int64_t length,
+                               std::int64_t* n_tokens) const;
   Result<LayerCode> make_code(const KvStore& store, std::size_t layer, std::int64_t length) const;
   bool records(std::int64_t position) const noexcept;
 

@@ -1,7 +1,7 @@
 // From score error to recall of the true top k (SAKI, arXiv 2608.03228; the laws are derived).
 //
-// rho is the relative score error of a query, E[(s - shat)^2] / Var(s); p = k / n. Thread rule: pure
-// functions.
+// rho is the relative score error of a query, E[(s - shat)^2] / Var(s); p = k / n. Thread rule:
+// pure functions.
 #pragma once
 
 #include <span>

@@ -1,4 +1,5 @@
-// Moments after RoPE from moments before it, averaged over positions (or distances), in closed form.
+// Moments after RoPE from moments before it, averaged over positions (or distances), in closed
+// form.
 //
 // With z_b = x_b + i x_partner(b) of band b, X = E[z z^H], Y = E[z z^T] and chi(w) = E[exp(i w p)]:
 //   X'_bc = X_bc chi(theta_b - theta_c),  Y'_bc = Y_bc chi(theta_b + theta_c),  mu'_b = mu_b
