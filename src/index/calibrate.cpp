@@ -13,6 +13,9 @@
 namespace volvelle {
 namespace {
 
+/// Widths of keys come in fours; a byte more than asked for makes up for what that costs.
+constexpr double kSpareKeyBits = 8.0;
+
 /// Rows of one KV head, evenly spread over [sinks, n_rows).
 struct SpreadRows {
   std::vector<float> keys;    // [n, dim_k]
@@ -167,10 +170,12 @@ Result<LayerCode> make_layer_code(const AttentionShape& shape,
     VOLVELLE_ASSIGN_OR_RETURN(
         const ScoreCodec codec,
         make_score_codec(options.kind, moments.query_moment, moments.key_covariance, rank));
-    const CodeWidths widths = options.rank > 0 ? uniform_widths(options.rank, 8, kKeyCodeUnit)
-                              : options.bits >= 8.0
-                                  ? uniform_widths(shape.head_dim_k, 8, kKeyCodeUnit)
-                                  : water_fill(codec.lambda, options.bits, kKeyCodeUnit);
+    const CodeWidths widths =
+        options.rank > 0 ? uniform_widths(options.rank, 8, kKeyCodeUnit)
+        : options.bits >= 8.0
+            ? uniform_widths(shape.head_dim_k, 8, kKeyCodeUnit)
+            : water_fill(codec.lambda, options.bits + kSpareKeyBits / shape.head_dim_k,
+                         kKeyCodeUnit);
     code.keys.push_back(make_key_code(codec, moments.key_mean, widths));
     if (options.value_bits > 0.0) {
       Moments values(shape.head_dim_v);

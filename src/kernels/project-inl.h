@@ -93,18 +93,35 @@ inline float dot_product(const float* a, const float* b, int dim) {
   return total;
 }
 
-inline void quantize(const float* x, const float* inverse_step, const float* half,
-                     float inverse_scale, int n, std::uint8_t* levels) {
-  for (int i = 0; i < n; ++i) {
-    const float level = std::floor(x[i] * inverse_step[i] * inverse_scale) + half[i];
-    levels[i] = static_cast<std::uint8_t>(HWY_MIN(HWY_MAX(level, 0.0f), 2.0f * half[i] - 1.0f));
+/// Level of a coordinate that is y steps large.
+HWY_INLINE FloatVec level_of(FloatVec y, FloatVec half) {
+  const FloatTag d;
+  const FloatVec level = hn::Add(hn::Floor(y), half);
+  const FloatVec most = hn::Sub(hn::Add(half, half), hn::Set(d, 1.0f));
+  return hn::Min(hn::Max(level, hn::Zero(d)), most);
+}
+
+inline void quantize(const LevelRule& rule, const float* x, float inverse_scale,
+                     std::uint8_t* levels) {
+  const FloatTag d;
+  const hn::RebindToSigned<FloatTag> di;
+  const hn::Rebind<std::uint8_t, FloatTag> db;
+  for (std::int64_t i = 0; i < rule.n_padded; i += kLanes) {
+    const FloatVec y = hn::Mul(hn::Mul(hn::LoadU(d, x + i), hn::LoadU(d, rule.inverse_step + i)),
+                               hn::Set(d, inverse_scale));
+    const FloatVec level = level_of(y, hn::LoadU(d, rule.half + i));
+    hn::StoreU(hn::DemoteTo(db, hn::ConvertTo(di, level)), db, levels + i);
   }
 }
 
-inline float ratio(const float* x, const float* bound, int n) {
-  float largest = 0.0f;
-  for (int i = 0; i < n; ++i) largest = HWY_MAX(largest, std::fabs(x[i]) * bound[i]);
-  return largest;
+inline float ratio(const LevelRule& rule, const float* x) {
+  const FloatTag d;
+  FloatVec largest = hn::Zero(d);
+  for (std::int64_t i = 0; i < rule.n_padded; i += kLanes) {
+    const FloatVec y = hn::Mul(hn::LoadU(d, x + i), hn::LoadU(d, rule.inverse_step + i));
+    largest = hn::Max(largest, hn::Div(hn::Abs(y), hn::LoadU(d, rule.half + i)));
+  }
+  return hn::GetLane(hn::MaxOfLanes(d, largest));
 }
 
 }  // namespace HWY_NAMESPACE

@@ -28,12 +28,12 @@ void add_combination(const float* x, int n, const float* basis, std::ptrdiff_t b
 float dot(const float* a, const float* b, int dim) noexcept {
   return HWY_DYNAMIC_DISPATCH(dot_product)(a, b, dim);
 }
-void quantize_levels(const float* x, const float* inverse_step, const float* half,
-                     float inverse_scale, int n, std::uint8_t* levels) noexcept {
-  HWY_DYNAMIC_DISPATCH(quantize)(x, inverse_step, half, inverse_scale, n, levels);
+void quantize_levels(const LevelRule& rule, const float* x, float inverse_scale,
+                     std::uint8_t* levels) noexcept {
+  HWY_DYNAMIC_DISPATCH(quantize)(rule, x, inverse_scale, levels);
 }
-float largest_ratio(const float* x, const float* bound, int n) noexcept {
-  return HWY_DYNAMIC_DISPATCH(ratio)(x, bound, n);
+float largest_ratio(const LevelRule& rule, const float* x) noexcept {
+  return HWY_DYNAMIC_DISPATCH(ratio)(rule, x);
 }
 
 }  // namespace volvelle

@@ -30,11 +30,18 @@ void add_combination(const float* x, int n, const float* basis, std::ptrdiff_t b
 /// sum over i < dim of a[i] b[i].
 float dot(const float* a, const float* b, int dim) noexcept;
 
-/// Levels of one row: level_i = clamp(floor(x_i * inverse_step_i * inverse_scale) + half_i, 0, 2
-/// half_i - 1).
-void quantize_levels(const float* x, const float* inverse_step, const float* half,
-                     float inverse_scale, int n, std::uint8_t* levels) noexcept;
-/// max over i of |x_i| * bound_i.
-float largest_ratio(const float* x, const float* bound, int n) noexcept;
+/// How the coordinates of a row become levels; arrays of n_padded (a multiple of 16), zeros in `x`
+/// and `inverse_step` and ones in `half` behind the last coordinate.
+struct LevelRule {
+  const float* inverse_step = nullptr;
+  const float* half = nullptr;  // 2^(b_i - 1)
+  int n_padded = 0;
+};
+/// levels[i] = clamp(floor(x_i * inverse_step_i * inverse_scale) + half_i, 0, 2 half_i - 1), of all
+/// n_padded coordinates.
+void quantize_levels(const LevelRule& rule, const float* x, float inverse_scale,
+                     std::uint8_t* levels) noexcept;
+/// max over i of |x_i| * inverse_step_i / half_i: the scale at which nothing clips.
+float largest_ratio(const LevelRule& rule, const float* x) noexcept;
 
 }  // namespace volvelle

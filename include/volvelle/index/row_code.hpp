@@ -58,7 +58,7 @@ struct CodeScratch {
   std::vector<float> coordinates;
   std::vector<float> inverse_step;
   std::vector<float> half;
-  std::vector<float> bound;
+  std::vector<std::uint8_t> row_levels;
   std::vector<std::uint8_t> levels;
 };
 
