@@ -1,10 +1,13 @@
 """Memories with an index from the command line: fold, ask, append, audit, and what they say of themselves."""
 import json
+import os
+import pathlib
 import struct
+import subprocess
 
 import pytest
 
-from conftest import SMOL, WIRED, model, volvelle, wired_text
+from conftest import SMOL, WIRED, program, volvelle, wired_text
 
 SPEC = "full+topk(k=64)"
 
@@ -86,3 +89,22 @@ def test_ranks_beyond_the_head_are_named(tmp_path):
                      "--memory", "full+topk(k=64,rank=4096)", code=2).error
     assert "rank from 1 to the head dimension" in error
     assert not (tmp_path / "m.vmem").exists()
+
+
+@pytest.mark.parametrize("given, expected", [({}, b"GOMP_SPINCOUNT=1000"),
+                                             ({"OMP_WAIT_POLICY": "passive"}, None),
+                                             ({"GOMP_SPINCOUNT": "7"}, b"GOMP_SPINCOUNT=7")])
+def test_the_engine_spins_shortly_unless_told_otherwise(given, expected):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "GOMP_"))}
+    chat = subprocess.Popen([program(), "chat", "-m", SMOL], stdin=subprocess.PIPE,
+                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                            env={**environment, **given})
+    try:
+        chat.stderr.read(1)  # it has begun to load
+        variables = pathlib.Path(f"/proc/{chat.pid}/environ").read_bytes().split(b"\0")
+    finally:
+        chat.stdin.close()
+        chat.kill()
+        chat.wait()
+    spins = [v for v in variables if v.startswith(b"GOMP_SPINCOUNT=")]
+    assert spins == ([expected] if expected else [])
