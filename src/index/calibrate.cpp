@@ -194,6 +194,10 @@ Result<LayerCode> make_layer_code(const AttentionShape& shape,
     moments.diagnostics.key_spikes = count_spikes(moments, rows, shape.head_dim_k);
     diagnostics->push_back(moments.diagnostics);
   }
+  if (options.norms && !code.bounds_scores()) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "index: norms need every coordinate coded; use 8 bits and no rank"};
+  }
   return code;
 }
 

@@ -4,6 +4,7 @@
 //   bytes, value levels; every part is a multiple of 64 bytes
 #include "volvelle/index/code_index.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <string>
@@ -28,6 +29,11 @@ std::shared_ptr<std::byte> allocate_tile(std::size_t bytes) {
 
 }  // namespace
 
+bool LayerCode::bounds_scores() const noexcept {
+  return norms && std::all_of(keys.begin(), keys.end(),
+                              [](const RowCode& code) { return code.widths.total() >= code.dim; });
+}
+
 std::size_t LayerCode::head_bytes(int head) const noexcept {
   const auto h = static_cast<std::size_t>(head);
   std::size_t bytes = kHalves + (norms ? kHalves : 0) + padded(keys[h].widths.tile_bytes());
@@ -48,7 +54,11 @@ double LayerCode::bytes_per_row() const noexcept {
 }
 
 CodeIndex::CodeIndex(std::shared_ptr<const LayerCode> code) : code_(std::move(code)) {
-  for (int h = 0; h < code_->n_kv_heads(); ++h) offsets_.push_back(code_->head_offset(h));
+  std::size_t offset = 0;
+  for (int h = 0; h < code_->n_kv_heads(); ++h) {
+    offsets_.push_back(offset);
+    offset += code_->head_bytes(h);
+  }
 }
 
 HeadTile CodeIndex::head_tile(int head, std::int64_t i) const noexcept {

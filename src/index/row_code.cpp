@@ -144,18 +144,29 @@ std::uint16_t whole_scale(const LevelRule& rule, const float* x) {
   return scale > kHalfMax ? kHalfNaN : scale;  // too large a scale must not look like a code
 }
 
-/// |x - coded x| in double, from the row itself and not from its rounded coordinates.
-double residual_norm(const RowCode& code, const float* row, const CodeScratch& scratch,
+/// The inverse of decode in double, [total, dim]: with it q.(row - mean) = (decode q).x exactly,
+/// which the float matrix encode gives up to rounding only. Empty if coordinates are left out.
+const std::vector<double>& exact_encode(const RowCode& code, CodeScratch& scratch) {
+  std::vector<double>& inverse = scratch.exact_encode[&code];
+  if (!inverse.empty() || code.widths.total() < code.dim) return inverse;
+  const Eigen::Map<const MatrixF> decode(code.decode.data(), code.dim, code.dim);
+  inverse = to_vector(MatrixD(decode.cast<double>().transpose().inverse()));
+  return inverse;
+}
+
+/// |x - coded x| in double, x from the row itself. Padding coordinates are zeros that no query
+/// sees.
+double residual_norm(const RowCode& code, const float* row, CodeScratch& scratch,
                      const std::uint8_t* levels, float scale) {
-  const int n = code.widths.total();
+  const std::vector<double>& encode = exact_encode(code, scratch);
+  if (encode.empty()) return std::numeric_limits<double>::infinity();  // bounds nothing
   double sum = 0.0;
-  for (int i = 0; i < n; ++i) {
+  for (int i = 0; i < code.dim; ++i) {
     double x = 0.0;
     for (int j = 0; j < code.dim; ++j) {
-      const auto at = static_cast<std::size_t>(j);
-      x += (static_cast<double>(row[j]) - static_cast<double>(code.mean[at])) *
-           static_cast<double>(code.encode[at * static_cast<std::size_t>(code.stride()) +
-                                           static_cast<std::size_t>(i)]);
+      x += (static_cast<double>(row[j]) -
+            static_cast<double>(code.mean[static_cast<std::size_t>(j)])) *
+           encode[static_cast<std::size_t>(i * code.dim + j)];
     }
     const auto at = static_cast<std::size_t>(i);
     const double level = levels[i] - static_cast<double>(scratch.half[at]) + 0.5;

@@ -56,7 +56,7 @@ struct Choice {
   int first_head() const noexcept { return kv_head * read.group(); }
   std::int32_t* rows() const noexcept {
     const TopkWorkspace::Impl& w = read.workspace;
-    return const_cast<std::int32_t*>(w.selected.data()) + kv_head * w.capacity_tiles * kCodeTile;
+    return w.selected + kv_head * w.capacity_tiles * kCodeTile;
   }
   double tile_factor(int g, std::int64_t tile) const noexcept {
     const TopkWorkspace::Impl& w = read.workspace;
@@ -179,7 +179,9 @@ void count(const Choice& choice, const Chosen& chosen) noexcept {
   const std::int64_t rows = chosen.dense ? read.n_visible() : exact + chosen.n;
   const auto row = static_cast<std::int64_t>(row_bytes(shape.k_type, shape.head_dim_k) +
                                              row_bytes(shape.v_type, shape.head_dim_v));
-  const bool proved = read.policy.certificate == CertificateKind::kExact && read.wants_bound();
+  // A bound of 1 or more says nothing, as no variation is larger.
+  const bool proved = read.policy.certificate == CertificateKind::kExact && read.wants_bound() &&
+                      (chosen.dense || chosen.error < 1.0);
   s.reads += read.group();
   s.rows_seen += read.n_visible();
   s.rows_read += rows;
@@ -191,7 +193,7 @@ void count(const Choice& choice, const Chosen& chosen) noexcept {
     s.certified += proved ? read.group() : 0;  // exact reads have nothing to prove
     return;
   }
-  s.sum_bound += chosen.error * read.group();
+  s.sum_bound += std::min(chosen.error, 1.0) * read.group();
   if (proved) {
     s.certified += read.group();
     s.worst_bound = std::max(s.worst_bound, chosen.error);
@@ -216,7 +218,9 @@ void choose_rows(const TopkRead& read) noexcept {
     for (int g = 0; g < read.group(); ++g) {
       choice.sums[g] = sum_head(read, kv_head, g);
       // A score that is no number has no weight, so it would not show in the output.
-      if (!std::isfinite(choice.sums[g].coded)) w.not_finite.store(true, std::memory_order_release);
+      const float base = w.queries[static_cast<std::size_t>(choice.first_head() + g)].base;
+      if (!std::isfinite(choice.sums[g].coded) || !std::isfinite(base))
+        w.not_finite.store(true, std::memory_order_release);
       // The tail's weights are relative to the largest score of any kind, so nothing overflows.
       w.top[static_cast<std::size_t>(choice.first_head() + g)] =
           static_cast<float>(choice.sums[g].top);

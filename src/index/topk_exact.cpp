@@ -70,6 +70,8 @@ bool can_read_topk(const AttendTask& task, const CodeIndex& index,
       index.code().n_kv_heads() != task.shape.n_kv_heads) {
     return false;
   }
+  if (policy.coded_tail && index.code().values.empty()) return false;
+  if (policy.certificate == CertificateKind::kExact && !index.code().bounds_scores()) return false;
   for (const VisibleRows& visible : task.visible) {
     if (visible.begin != visible.sink_end || visible.end < policy.window + kCodeTile) return false;
   }

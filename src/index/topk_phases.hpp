@@ -55,8 +55,8 @@ void read_pieces(const TopkRead& read) noexcept;
 void write_outputs(const TopkRead& read) noexcept;
 
 /// Sum over a tile of weight times share of the error, for one query head; see ErrorShare.
-float error_sum(const TopkRead& read, int head, const float* weights,
-                const HeadTile& tile) noexcept;
+float error_sum(const TopkRead& read, int head, const float* weights, const HeadTile& tile,
+                int begin) noexcept;
 
 /// Query heads of a KV head that a read through an index serves.
 inline constexpr int kMaxGroup = 64;

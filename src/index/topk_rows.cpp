@@ -86,7 +86,7 @@ void read_piece(const TopkRead& read, int kv_head, std::int64_t piece) noexcept 
                 end_tile * kCodeTile, states);
     return;
   }
-  const std::int32_t* rows = w.selected.data() + kv_head * w.capacity_tiles * kCodeTile;
+  const std::int32_t* rows = w.selected + kv_head * w.capacity_tiles * kCodeTile;
   const std::int32_t* end = rows + w.n_selected[static_cast<std::size_t>(kv_head)];
   const std::int32_t* first =
       std::lower_bound(rows, end, static_cast<std::int32_t>(first_tile * kCodeTile));

@@ -9,14 +9,19 @@ const std::uint16_t* error_radii(const TopkRead& read, const HeadTile& tile) noe
   return read.policy.certificate == CertificateKind::kExact ? tile.key_norms : tile.key_scales;
 }
 
+/// Sinks are read exactly, so the first tile begins behind them.
+int first_coded_row(const TopkRead& read, std::int64_t tile) noexcept {
+  return static_cast<int>(
+      std::clamp<std::int64_t>(read.policy.sinks - tile * kCodeTile, 0, kCodeTile));
+}
+
 void score_tile(const TopkRead& read, int kv_head, std::int64_t tile) noexcept {
   TopkWorkspace::Impl& w = read.workspace;
   const int group = read.group();
   const int first = kv_head * group;
   const HeadTile codes = read.index.head_tile(kv_head, tile);
   const std::int64_t capacity = w.capacity_tiles;
-  const int begin = static_cast<int>(
-      std::clamp<std::int64_t>(read.policy.sinks - tile * kCodeTile, 0, kCodeTile));
+  const int begin = first_coded_row(read, tile);
   const CodeWidths& widths = read.index.code().keys[static_cast<std::size_t>(kv_head)].widths;
   for (int plane = 0; plane < read.n_planes(); ++plane) {
     KeyScan scan;
@@ -65,25 +70,25 @@ void sum_errors(const TopkRead& read, int kv_head, std::int64_t tile) noexcept {
   TopkWorkspace::Impl& w = read.workspace;
   const HeadTile codes = read.index.head_tile(kv_head, tile);
   for (int head = kv_head * read.group(); head < (kv_head + 1) * read.group(); ++head) {
-    w.tile_error[head * w.capacity_tiles + tile] =
-        error_sum(read, head, w.weights_of(head) + tile * kCodeTile, codes);
+    w.tile_error[head * w.capacity_tiles + tile] = error_sum(
+        read, head, w.weights_of(head) + tile * kCodeTile, codes, first_coded_row(read, tile));
   }
 }
 
 }  // namespace
 
-float error_sum(const TopkRead& read, int head, const float* weights,
-                const HeadTile& tile) noexcept {
+float error_sum(const TopkRead& read, int head, const float* weights, const HeadTile& tile,
+                int begin) noexcept {
   const PreparedQuery& query = read.workspace.queries[static_cast<std::size_t>(head)];
   if (read.policy.certificate == CertificateKind::kExact) {
     // The slack of a score is its row's scale times query.slack; the scale is at most the largest.
     float scale = 0.0f;
     for (int t = 0; t < kCodeTile; ++t) scale = std::max(scale, f16_to_f32(tile.key_scales[t]));
     return sum_error_shares(ErrorShare::kBound, weights, error_radii(read, tile), query.norm,
-                            query.slack * scale + query.shift);
+                            query.slack * scale + query.shift, begin);
   }
   return sum_error_shares(ErrorShare::kExpected, weights, error_radii(read, tile), query.sigma,
-                          0.0f);
+                          0.0f, begin);
 }
 
 void score_pieces(const TopkRead& read) noexcept {

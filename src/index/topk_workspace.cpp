@@ -58,6 +58,7 @@ void place_fixed(TopkWorkspace::Impl& impl, Carver& carver) {
 void place_growing(TopkWorkspace::Impl& impl, Carver& carver) {
   const std::int64_t tiles = impl.capacity_tiles;
   const std::int64_t heads = impl.max_heads;
+  impl.selected = reinterpret_cast<std::int32_t*>(carver.floats(heads * tiles * kCodeTile));
   impl.weights = carver.floats(heads * tiles * kCodeTile);
   impl.tile_m = carver.floats(heads * tiles);
   impl.tile_d = carver.floats(heads * tiles);
@@ -141,7 +142,6 @@ Status TopkWorkspace::reserve(std::int64_t n_tiles) {
   impl.growing_floats = static_cast<std::size_t>(count.used());
   Carver carver(impl.growing.get());
   place_growing(impl, carver);
-  impl.selected.resize(static_cast<std::size_t>(impl.max_heads * impl.capacity_tiles * kCodeTile));
   return {};
 }
 
@@ -156,8 +156,7 @@ ReadStatistics TopkWorkspace::take_statistics() noexcept {
 }
 
 std::size_t TopkWorkspace::bytes() const noexcept {
-  return (impl_->fixed_floats + impl_->growing_floats) * sizeof(float) +
-         impl_->selected.size() * sizeof(std::int32_t);
+  return (impl_->fixed_floats + impl_->growing_floats) * sizeof(float);
 }
 
 }  // namespace volvelle

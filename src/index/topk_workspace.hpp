@@ -105,7 +105,7 @@ struct TopkWorkspace::Impl {
   float* combined = nullptr;    // [kv head, capacity_tiles, kCodeTile]
   float* scratch = nullptr;     // as combined, for the choice
   float* block_max = nullptr;   // [kv head, capacity_tiles * kCodeTile / kSelectBlock]
-  std::vector<std::int32_t> selected;  // [kv head, capacity_tiles * kCodeTile]
+  std::int32_t* selected = nullptr;  // [kv head, capacity_tiles * kCodeTile]
   std::size_t growing_floats = 0;
   std::size_t fixed_floats = 0;
 

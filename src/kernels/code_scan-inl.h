@@ -415,24 +415,30 @@ HWY_INLINE hn::Vec<DF> exp_nonnegative(DF d, hn::Vec<DF> x) {
 }
 
 inline float error_shares(ErrorShare share, const float* weight, const std::uint16_t* halves,
-                          float factor, float constant) {
+                          float factor, float constant, int begin) {
   const FloatTag d;
+  const FloatVec infinity = hn::Set(d, std::numeric_limits<float>::infinity());
   FloatVec sum = hn::Zero(d);
   for (std::int64_t t = 0; t < kTile; t += kLanes) {
     const FloatVec stored = load_halves(d, reinterpret_cast<const std::byte*>(halves + t));
     const FloatVec x = hn::MulAdd(stored, hn::Set(d, factor), hn::Set(d, constant));
     const FloatVec square = hn::Mul(x, x);
+    const auto seen =
+        hn::Ge(hn::Iota(d, static_cast<float>(t)), hn::Set(d, static_cast<float>(begin)));
+    const FloatVec w = hn::LoadU(d, weight + t);
     FloatVec part;
     if (share == ErrorShare::kBound) {
-      part = hn::MulAdd(hn::Mul(hn::Set(d, 0.5f), square), exp_nonnegative(d, x), x);
+      const FloatVec whole =
+          hn::MulAdd(hn::Mul(hn::Set(d, 0.5f), square), exp_nonnegative(d, x), x);
+      const auto small = hn::Le(x, hn::Set(d, 60.0f));  // false for NaN
+      part = hn::IfThenElse(small, hn::Mul(w, hn::IfThenElseZero(small, whole)), infinity);
     } else {
-      part = hn::Mul(hn::Mul(hn::Set(d, 0.4f), x),
-                     exp_nonnegative(d, hn::Mul(hn::Set(d, 1.5f), square)));
+      const FloatVec whole = hn::Mul(hn::Mul(hn::Set(d, 0.4f), x),
+                                     exp_nonnegative(d, hn::Mul(hn::Set(d, 1.5f), square)));
+      // A row without weight has no share, however large its error: 0 times infinity is NaN.
+      part = hn::IfThenElseZero(hn::Ne(w, hn::Zero(d)), hn::Mul(w, whole));
     }
-    // A row without weight has no share, however large its error: 0 times infinity is NaN.
-    const FloatVec w = hn::LoadU(d, weight + t);
-    const auto seen = hn::Ne(w, hn::Zero(d));
-    sum = hn::Add(sum, hn::IfThenElseZero(seen, hn::Mul(w, part)));
+    sum = hn::Add(sum, hn::IfThenElseZero(seen, part));
   }
   return hn::GetLane(hn::SumOfLanes(d, sum));
 }

@@ -42,8 +42,8 @@ void combine_tile_weights(const float* weight, std::ptrdiff_t stride, const floa
   HWY_DYNAMIC_DISPATCH(combine_weights)(weight, stride, factor, n_queries, out, maxima);
 }
 float sum_error_shares(ErrorShare share, const float* weight, const std::uint16_t* halves,
-                       float factor, float constant) noexcept {
-  return HWY_DYNAMIC_DISPATCH(error_shares)(share, weight, halves, factor, constant);
+                       float factor, float constant, int begin) noexcept {
+  return HWY_DYNAMIC_DISPATCH(error_shares)(share, weight, halves, factor, constant, begin);
 }
 void add_value_tile(const ValueScan& scan, const std::byte* tile) noexcept {
   HWY_DYNAMIC_DISPATCH(add_value_codes)(scan, tile);

@@ -82,10 +82,10 @@ enum class ErrorShare {
   kBound,     // x + x^2 e^x / 2, at least e^x - 1: the weight can be wrong by at most e^x
   kExpected,  // 0.4 x e^(1.5 x^2): half the expected change of a weight with error N(0, x^2)
 };
-/// sum over t of weight[t] * share(factor * halves[t] + constant); rounded to nearest, infinity
-/// where x is large.
+/// sum over t >= begin of weight[t] * share(factor * halves[t] + constant), rounded to nearest. A
+/// bound is infinite if any x is above 60, whatever the row's weight: 0 stands for up to 2^-126.
 float sum_error_shares(ErrorShare share, const float* weight, const std::uint16_t* halves,
-                       float factor, float constant) noexcept;
+                       float factor, float constant, int begin) noexcept;
 
 /// Weights of a tile as bytes: w[h][t] = round(weight[h * stride + t] * scale_t / gain), 0 to 127.
 struct TileBytes {

@@ -15,6 +15,23 @@ Error memory_error(ErrorCode code, const std::string& message) {
   return Error{code, "context memory: " + message};
 }
 
+/// What an index asks for must exist in the model, before a text is read for it.
+Status check_index(const StoreLayout& layout, const MemorySpec& spec) {
+  if (!spec.topk) return {};
+  for (const LayerShape& layer : layout.layers) {
+    if (layer.n_kv_heads == 0 || layer.window > 0) continue;
+    if (spec.topk->rank.value_or(1) <= layer.head_dim_k) continue;
+    return memory_error(ErrorCode::kInvalidArgument,
+                        "spec '" + to_string(spec) +
+                            "': expected a rank from 1 to the head dimension " +
+                            std::to_string(layer.head_dim_k));
+  }
+  if (!spec.dense_layers || spec.dense_layers->last < std::ssize(layout.layers)) return {};
+  return memory_error(ErrorCode::kInvalidArgument, "spec '" + to_string(spec) +
+                                                       "' names layers beyond the model's " +
+                                                       std::to_string(layout.layers.size()));
+}
+
 Status check_spec(const StoreLayout& layout, const MemorySpec& spec) {
   VOLVELLE_RETURN_IF_ERROR(require_supported(spec));
   VOLVELLE_ASSIGN_OR_RETURN(const KvTypes types, kv_types(spec));
@@ -24,6 +41,7 @@ Status check_spec(const StoreLayout& layout, const MemorySpec& spec) {
   if (!stores_rows) {
     return memory_error(ErrorCode::kInvalidArgument, "no layer of the layout stores rows");
   }
+  VOLVELLE_RETURN_IF_ERROR(check_index(layout, spec));
   if (types.k == layout.k_type && types.v == layout.v_type) return {};
   return memory_error(ErrorCode::kMismatch,
                       "spec '" + to_string(spec) + "' stores k=" + std::string(to_string(types.k)) +

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 #include <sstream>
 
@@ -79,6 +80,7 @@ bool parse_numbers(std::string_view text, std::span<std::uint64_t> numbers) {
 }
 
 bool plausible(const CodeWidths& widths, int unit, int dim) {
+  if (dim > kMaxHeadDim) return false;
   const int most = (dim + unit - 1) / unit * unit;
   return widths.n8 % unit == 0 && widths.n4 % unit == 0 && widths.n2 % unit == 0 &&
          widths.total() <= most;
@@ -235,16 +237,24 @@ Result<MemoryIndex> read_index(const SafetensorsHeader& header, const Shape& sha
     if (code.norms != plan.options.norms || code.values.empty() == plan.policy.coded_tail)
       return corrupt("the codes of layer " + std::to_string(i) + " do not go with the spec");
     const std::byte* at = data + header.find(code_tensor(i))->begin;
+    bool sound = true;
     const auto copy = [&](std::vector<float>& values, std::size_t n) {
       values.resize(n);
       std::memcpy(values.data(), at, n * sizeof(float));
       at += n * sizeof(float);
+      for (const float x : values) sound = sound && std::isfinite(x);
+    };
+    const auto read_code = [&](RowCode& row_code) {
+      visit_floats(row_code, copy);
+      for (const float step : row_code.step) sound = sound && step > 0.0f;
     };
     for (std::size_t h = 0; h < code.keys.size(); ++h) {
-      visit_floats(code.keys[h], copy);
-      if (!code.values.empty()) visit_floats(code.values[h], copy);
+      read_code(code.keys[h]);
+      if (!code.values.empty()) read_code(code.values[h]);
     }
-    made_at = std::max(made_at, code.n_rows);
+    if (!sound)
+      return corrupt("the code of layer " + std::to_string(i) + " holds numbers that no code has");
+    made_at = std::max(made_at, std::min(code.n_rows, static_cast<std::int64_t>(shape.n_tokens)));
     const std::size_t tile_bytes = code.tile_bytes();
     CodeIndex restored(std::make_shared<LayerCode>(std::move(code)));
     const std::byte* tile = data + header.find(tiles_tensor(i))->begin;

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cmath>
 #include <mutex>
+#include <new>
 #include <string>
 #include <thread>
 
@@ -87,6 +88,20 @@ bool MemoryIndex::records(std::int64_t position) const noexcept {
          (made_at_ == 0 || position >= 2 * made_at_ - kQueryPositions);
 }
 
+// The one allocation inside an op: once a layer and memory. Without room there is no index, and
+// reads stay exact.
+bool MemoryIndex::make_room(Layer& layer, int n_heads, std::size_t width) noexcept {
+  try {
+    layer.positions.assign(static_cast<std::size_t>(kRing), -1);
+    layer.queries.resize(static_cast<std::size_t>(kRing) * width);
+  } catch (const std::bad_alloc&) {
+    layer.positions.clear();
+    return false;
+  }
+  layer.n_heads = n_heads;
+  return true;
+}
+
 void MemoryIndex::observe(LayerIndex layer, const AttendTask& task, std::int64_t first) noexcept {
   if (!serves(layer)) return;
   Layer& kept = layers_[static_cast<std::size_t>(layer.value())];
@@ -97,11 +112,7 @@ void MemoryIndex::observe(LayerIndex layer, const AttendTask& task, std::int64_t
   const std::int64_t begin = std::max<std::int64_t>(0, task.n_tokens() - kQueryPositions);
   for (std::int64_t i = begin; i < task.n_tokens(); ++i) {
     if (!records(first + i)) continue;
-    if (kept.queries.empty()) {
-      kept.n_heads = task.shape.n_heads;
-      kept.queries.resize(static_cast<std::size_t>(kRing) * width);
-      kept.positions.assign(static_cast<std::size_t>(kRing), -1);
-    }
+    if (kept.queries.empty() && !make_room(kept, task.shape.n_heads, width)) return;
     const auto slot = static_cast<std::size_t>((first + i) / kQueryStep % kRing);
     kept.positions[slot] = first + i;
     for (int head = 0; head < task.shape.n_heads; ++head) {

@@ -313,18 +313,27 @@ AttendTask GraphHook::task_of(const ggml_tensor* dst, const Reader& reader, cons
   return task;
 }
 
-/// Decoding and small batches of a memory whose index is made; prefill stays exact.
+namespace {
+
+/// Few tokens, as the decode kernel takes them.
+bool is_decoding(const AttendTask& task) noexcept {
+  return task.n_tokens() == 1 || task.n_tokens() * task.shape.group() <= kDecodeMaxQueries;
+}
+
+}  // namespace
+
+/// Decoding and small batches of a memory whose index is made. Prefill stays exact, and so does a
+/// text of any length that is only read: its rows are kept.
 bool GraphHook::reads_index(const AttendTask& task, const UbatchPart& part,
                             LayerIndex layer) const noexcept {
   const MemoryIndex* const index = part.memory->index();
-  return index != nullptr && topk_.has_value() && index->ready() &&
-         task.n_tokens() * task.shape.group() <= kDecodeMaxQueries &&
-         task.visible.front().end >= kMinIndexedTokens &&
+  return index != nullptr && topk_.has_value() && index->ready() && part.want != Logits::kNone &&
+         is_decoding(task) && task.visible.front().end >= kMinIndexedTokens &&
          can_read_topk(task, index->layer(layer), index->plan().policy);
 }
 
 void GraphHook::count_exact(const AttendTask& task) noexcept {
-  if (task.n_tokens() * task.shape.group() > kDecodeMaxQueries) return;  // prefill
+  if (!is_decoding(task)) return;  // prefill
   const auto row = static_cast<std::int64_t>(row_bytes(task.shape.k_type, task.shape.head_dim_k) +
                                              row_bytes(task.shape.v_type, task.shape.head_dim_v));
   for (const VisibleRows& visible : task.visible) {
@@ -370,7 +379,7 @@ void GraphHook::attend_layer(ggml_tensor* dst, int ith, int nth, void* userdata)
       topk_attend(task, index->layer(layer), index->plan().policy, *hook.topk_, ith, nth);
       continue;
     }
-    if (index != nullptr && ith == 0) hook.count_exact(task);
+    if (index != nullptr && ith == 0 && part.want != Logits::kNone) hook.count_exact(task);
     exact[n_exact++] = task;
   }
   if (n_exact > 0) {

@@ -207,6 +207,12 @@ Status Session::Impl::check(std::span<const SequenceStep> steps) const {
     if (std::any_of(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(i), same)) {
       return Error{ErrorCode::kInvalidArgument, "run: a memory is named twice in one step"};
     }
+    if (options.deterministic && memory.index() != nullptr) {
+      return Error{
+          ErrorCode::kInvalidArgument,
+          "run: deterministic mode and topk contradict each other: what is read from codes "
+          "depends on the size of a batch; leave one out"};
+    }
     if (memory.layout() != layout) {
       return Error{ErrorCode::kMismatch,
                    "run: the memory's layers or storage types are not those of this session"};
@@ -229,8 +235,8 @@ Status Session::Impl::prepare_indexes(std::span<const UbatchPart> parts) {
   std::int64_t n_tiles = 0;
   for (const UbatchPart& part : parts) {
     if (part.memory->index() == nullptr) continue;
-    // A chunk of a text is read exactly; the index waits for what comes after it.
-    if (std::ssize(part.tokens) <= kDecodeMaxQueries)
+    // A text that is only read is read exactly; the index waits for what comes after it.
+    if (part.want != Logits::kNone && std::ssize(part.tokens) <= kDecodeMaxQueries)
       VOLVELLE_RETURN_IF_ERROR(part.memory->prepare_index(n_threads));
     n_tiles = std::max(n_tiles, part.memory->index()->n_tiles() + 1);
   }

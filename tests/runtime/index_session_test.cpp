@@ -2,6 +2,7 @@
 // saved, branched, cut back.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "runtime/support.hpp"
 #include "volvelle/eval/fidelity.hpp"
@@ -142,6 +143,32 @@ TEST_F(IndexSession, BranchesAndTakenBackTokensChangeNothing) {
   // A memory that is decoded together with another has the same rows as alone.
   require(memory.truncate(static_cast<std::int64_t>(kDocument)));
   EXPECT_EQ(decode(session, memory), expected);
+}
+
+TEST_F(IndexSession, ReadingIsExactInPiecesOfAnySize) {
+  // Rows of a text that is only read must not depend on the index, not even those of a short rest.
+  Session session = open_session(*model_, 512);
+  ContextMemory exact = fold(session, "full");
+  ContextMemory memory = fold(session, kSpec);
+  require(session.prepare_index(memory));
+  for (ContextMemory* m : {&exact, &memory})
+    require(session.step(*m, std::span(*tokens_).subspan(kDocument, 5), Logits::kNone));
+  const LayerIndex last(29);
+  const KeyValueSegment a = exact.segments(last).back();
+  const KeyValueSegment b = memory.segments(last).back();
+  const auto rows = static_cast<std::size_t>(a.n_rows) * row_bytes(ElementType::kF16, 64);
+  ASSERT_EQ(a.n_rows, b.n_rows);
+  EXPECT_TRUE(std::equal(a.v, a.v + rows, b.v));
+}
+
+TEST_F(IndexSession, WhatContradictsTheModelOrTheModeIsRefusedEarly) {
+  Session session = open_session(*model_, 512, true);
+  ContextMemory memory = require(session.begin(spec(kSpec)));
+  const Status stepped = session.step(memory, document(), Logits::kNone);
+  ASSERT_FALSE(stepped.ok());
+  EXPECT_NE(stepped.error().message.find("deterministic"), std::string::npos);
+  EXPECT_FALSE(session.begin(spec("full+topk(k=64,rank=128)")).ok());
+  EXPECT_FALSE(session.begin(spec("full+topk(k=64)+dense_layers=0-30")).ok());
 }
 
 TEST(IndexRetrieval, TheWiredRetrieverFindsEverything) {

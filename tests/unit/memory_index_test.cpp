@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
 #include <random>
 
 #include "memory/memory_file_index.hpp"
@@ -208,6 +210,15 @@ TEST_F(IndexFile, BadSizesAreRefusedByName) {
   older.header.metadata["volvelle_format"] = "2";
   EXPECT_NE(error_of(older.join()), "");
   EXPECT_EQ(error_of(good), "");
+}
+
+TEST_F(IndexFile, NumbersThatNoCodeHasAreRefused) {
+  const std::string good = testing::read_file(path());
+  for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
+    Parts parts(good);
+    parts.put("layer.0.index.code", 40, bad);
+    EXPECT_NE(error_of(parts.join()).find("numbers that no code has"), std::string::npos);
+  }
 }
 
 TEST_F(IndexFile, AFlippedBitAnywhereIsSeen) {

@@ -24,6 +24,8 @@ struct LayerCode {
   bool norms = false;           // tiles hold the norm of each key's coding error
   std::int64_t n_rows = 0;      // rows that the code was made from
   int n_kv_heads() const noexcept { return static_cast<int>(keys.size()); }
+  /// Whether norms bound every score: they do not see coordinates that are not coded.
+  bool bounds_scores() const noexcept;
   /// Bytes of the codes of one tile, all KV heads; a multiple of 64.
   std::size_t tile_bytes() const noexcept;
   /// Bytes of KV head `head` in it, and where they begin.

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -60,6 +61,7 @@ struct CodeScratch {
   std::vector<float> half;
   std::vector<std::uint8_t> row_levels;
   std::vector<std::uint8_t> levels;
+  std::map<const RowCode*, std::vector<double>> exact_encode;  // of codes with norms
 };
 
 enum class CodeSide { kKeys, kValues };

@@ -75,6 +75,7 @@ class MemoryIndex {
     std::vector<std::uint16_t> queries;   // ring [kQueryPositions / 2, n_heads, head_dim], halves
     std::vector<std::int64_t> positions;  // of the ring's tokens; -1: none
   };
+  static bool make_room(Layer& layer, int n_heads, std::size_t width) noexcept;
   AttentionShape shape_of(std::size_t layer) const noexcept;
   std::vector<float> sample_of(const Layer& layer, std::int64_t length,
                                std::int64_t* n_tokens) const;
