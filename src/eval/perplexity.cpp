@@ -39,6 +39,12 @@ class Contender {
   static Result<std::unique_ptr<Contender>> of_memory(const Model& model, const MemorySpec& spec,
                                                       const PerplexityOptions& options) {
     VOLVELLE_RETURN_IF_ERROR(require_supported(spec));
+    if (spec.topk && options.chunk > 1) {
+      return Error{ErrorCode::kInvalidArgument,
+                   "perplexity: '" + to_string(spec) + "' reads chunks of more than 1 token " +
+                       "exactly, so a chunk of " + std::to_string(options.chunk) +
+                       " would say nothing about it; use a chunk of 1, or audit"};
+    }
     SessionOptions session_options;
     session_options.n_threads = session_options.n_threads_batch = options.n_threads;
     session_options.n_ubatch = options.n_ubatch;

@@ -102,16 +102,19 @@ TEST_P(AttendBatch, OneWorkspaceServesBatchAfterBatch) {
 
 TEST_P(AttendBatch, TasksThatSeeNothingAndTasksWithoutTokens) {
   const AttentionShape shape = shape_of(2, 2, 32, 32);
-  Case blind({.shape = shape, .n_rows = 9, .visible = {{0, 4, 4}}, .seed = 32});
+  const CaseOptions nothing{.shape = shape, .n_rows = 9, .visible = {{0, 4, 4}}, .seed = 32};
+  Case blind(nothing);
+  Case also_blind(nothing);  // every task has its own output
   Case sees({.shape = shape, .n_rows = 400, .visible = causal(399, 1), .seed = 33});
   AttendWorkspace workspace = workspace_for(shape);
   for (const bool deterministic : {false, true}) {
     for (const int threads : {1, 3}) {
-      std::vector<AttendTask> tasks = {blind.task(), AttendTask{}, sees.task(), blind.task()};
+      std::vector<AttendTask> tasks = {blind.task(), AttendTask{}, sees.task(), also_blind.task()};
       tasks[1].shape = shape;
       for (AttendTask& task : tasks) task.deterministic = deterministic;
       attend(tasks, workspace, threads);
       EXPECT_EQ(blind.out(), std::vector<float>(4 * 32, 0.0f));
+      EXPECT_EQ(also_blind.out(), std::vector<float>(4 * 32, 0.0f));
       const std::vector<float> out = sees.out();
       EXPECT_LE(max_difference(out, reference_attend(sees.task())), sees.tolerance());
     }

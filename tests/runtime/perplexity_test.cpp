@@ -112,6 +112,7 @@ TEST(Perplexity, RefusesWhatMakesNoSense) {
   EXPECT_EQ(code(8, {}, 8), ErrorCode::kInvalidArgument);
   EXPECT_EQ(code(8, {"full"}, 0), ErrorCode::kInvalidArgument);
   EXPECT_EQ(code(8, {"full+topk(k=4,cert=dither)"}, 8), ErrorCode::kUnsupported);
+  EXPECT_EQ(code(8, {"full+topk(k=4)"}, 8), ErrorCode::kInvalidArgument);  // would be exact
   const std::vector<TokenId> long_text(9000, 1);
   const auto rows = run_perplexity(smol(), long_text, options_for({"full"}, 8), {});
   ASSERT_FALSE(rows.ok());
