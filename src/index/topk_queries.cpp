@@ -20,15 +20,12 @@ struct WidthRange {
 };
 
 /// Rounds the coordinates of one width to one plane of bytes; `rest` loses what the plane holds.
-/// Returns the gain.
-double round_plane(double* rest, const WidthRange& range, double gain,
-                   std::int8_t* plane) noexcept {
+void round_plane(double* rest, const WidthRange& range, double gain, std::int8_t* plane) noexcept {
   for (int i = range.begin; i < range.end; ++i) {
     const double q = gain > 0.0 ? std::clamp(std::nearbyint(rest[i] / gain), -127.0, 127.0) : 0.0;
     plane[i] = static_cast<std::int8_t>(q);
     rest[i] -= gain * q;
   }
-  return gain;
 }
 
 /// Bounds of the error of a coded score per unit of a row's scale: what rounding left of the query,

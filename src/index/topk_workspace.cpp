@@ -91,9 +91,7 @@ Result<TopkWorkspace> TopkWorkspace::create(int max_threads, int max_heads, int 
                      std::to_string(kMaxHeadDim)};
   }
   auto impl = std::make_unique<Impl>();
-  impl->max_threads = max_threads;
   impl->max_heads = max_heads;
-  impl->max_dim_k = max_head_dim_k;
   impl->max_dim_v = max_head_dim_v;
   impl->q_stride = pad_lanes(max_head_dim_k);
   impl->code_stride = (max_head_dim_k + 63) / 64 * 64;

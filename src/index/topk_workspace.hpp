@@ -71,9 +71,7 @@ struct PieceTail {
 };
 
 struct TopkWorkspace::Impl {
-  int max_threads = 0;
   int max_heads = 0;
-  int max_dim_k = 0;
   int max_dim_v = 0;
   std::int64_t capacity_tiles = 0;
 

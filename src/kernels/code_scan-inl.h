@@ -27,11 +27,11 @@ constexpr int kNibbleQuads = 8;  // pairs of products that fit 16 bits
 constexpr int kPairQuads = 40;   // the same for levels of 2 bits
 constexpr std::int64_t kTile = kCodeTile;
 
-#if HWY_TARGET == HWY_SCALAR || !HWY_ARCH_X86
-constexpr bool kByteProducts = false;
-#else
-constexpr bool kByteProducts = true;
-#endif
+/// Where the scores of queries [first, ...) go.
+struct ScanOut {
+  float* out;
+  std::ptrdiff_t stride;
+};
 
 #if HWY_TARGET != HWY_SCALAR && HWY_ARCH_X86
 using ByteTag = hn::ScalableTag<std::uint8_t>;
@@ -91,11 +91,6 @@ struct Quads {
   int coordinate;  // the first
   int n;
   const float* gain;  // [n_queries, 3], at this width
-};
-/// Where the scores of queries [first, ...) go.
-struct ScanOut {
-  float* out;
-  std::ptrdiff_t stride;
 };
 
 /// out[h][rows] += gain[h] * sum over quads of levels times bytes of the query.
@@ -234,11 +229,6 @@ void add_values(const ValueScan& scan, int first, const std::byte* tile) {
 }
 
 #else  // one lane, or no unsigned by signed products: plain integers
-
-struct ScanOut {
-  float* out;
-  std::ptrdiff_t stride;
-};
 
 template <int NQ>
 void scan_queries(const KeyScan& scan, int first, const std::byte* tile, ScanOut out) {

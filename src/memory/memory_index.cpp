@@ -13,6 +13,7 @@
 
 #include "base/result_macros.hpp"
 #include "kernels/convert.hpp"
+#include "memory/large_pages.hpp"
 
 namespace volvelle {
 namespace {
@@ -28,19 +29,15 @@ Error plan_error(const std::string& message) {
 
 /// Zeroed memory for codes, on large pages where the system has them.
 Result<std::shared_ptr<std::byte>> allocate_codes(std::size_t bytes) {
-  constexpr std::size_t kLargePage = std::size_t{1} << 21;
-  const std::size_t size = bytes + kLargePage;
-  void* const start = ::mmap(nullptr, size, PROT_READ | PROT_WRITE,
-                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (start == MAP_FAILED) {
+  if (bytes == 0) return std::shared_ptr<std::byte>();  // no layer is served
+  std::shared_ptr<std::byte> memory = map_from_large_page(bytes);
+  if (memory == nullptr) {
     return Error{ErrorCode::kResourceExhausted, "index: no memory for " + std::to_string(bytes) +
                                                     " bytes of codes; use a spec without topk"};
   }
-  const std::size_t skip =
-      (kLargePage - reinterpret_cast<std::uintptr_t>(start) % kLargePage) % kLargePage;
-  auto* const base = static_cast<std::byte*>(start) + skip;
-  ::madvise(base, bytes / kLargePage * kLargePage, MADV_HUGEPAGE);  // a wish; without it all works
-  return std::shared_ptr<std::byte>(base, [start, size](std::byte*) { ::munmap(start, size); });
+  // A wish; without it all works.
+  ::madvise(memory.get(), bytes / kLargePage * kLargePage, MADV_HUGEPAGE);
+  return memory;
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/result_macros.hpp"
+#include "memory/large_pages.hpp"
 #include "volvelle/base/checked.hpp"
 #include "volvelle/memory/kv_store.hpp"
 
@@ -17,7 +18,6 @@ namespace volvelle {
 namespace {
 
 constexpr std::uint64_t kAlignment = 64;
-constexpr std::uint64_t kLargePage = std::uint64_t{1} << 21;  // of x86-64 and most AArch64 systems
 #ifdef MADV_COLLAPSE
 constexpr int kCollapse = MADV_COLLAPSE;
 #else
@@ -99,20 +99,13 @@ Result<std::shared_ptr<RowBlock>> allocate_row_block(const StoreLayout& layout,
     block->layers.push_back({nullptr, nullptr, *k_head, *v_head});
   }
 
-  // Room to begin at a large page; what is left out is never resident.
-  const std::uint64_t slack = total >= kLargePage ? kLargePage : 0;
-  const auto mapped = checked_add(total, slack);
-  if (!mapped) return no_memory("the size overflows");
-  void* const start = ::mmap(nullptr, *mapped, PROT_READ | PROT_WRITE,
-                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (start == MAP_FAILED) {
+  const std::shared_ptr<std::byte> memory = map_from_large_page(total);
+  if (memory == nullptr) {
     return no_memory(std::to_string(total) + " bytes: " + std::strerror(errno));
   }
-  block->owner = std::shared_ptr<void>(start, [size = *mapped](void* p) { ::munmap(p, size); });
+  std::byte* const base = memory.get();
+  block->owner = memory;
   block->capacity = capacity;
-  const std::uint64_t at = reinterpret_cast<std::uintptr_t>(start);
-  auto* const base = static_cast<std::byte*>(start) +
-                     (slack == 0 ? 0 : (kLargePage - at % kLargePage) % kLargePage);
   block->memory = {base, total};
   for (std::size_t layer = 0; layer < block->layers.size(); ++layer) {
     if (layout.layers[layer].n_kv_heads == 0) continue;  // stores nothing

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <string>
 
+#include "attention/paths.hpp"
 #include "runtime/graph_nodes.hpp"
 
 namespace volvelle {
@@ -313,27 +314,18 @@ AttendTask GraphHook::task_of(const ggml_tensor* dst, const Reader& reader, cons
   return task;
 }
 
-namespace {
-
-/// Few tokens, as the decode kernel takes them.
-bool is_decoding(const AttendTask& task) noexcept {
-  return task.n_tokens() == 1 || task.n_tokens() * task.shape.group() <= kDecodeMaxQueries;
-}
-
-}  // namespace
-
 /// Decoding and small batches of a memory whose index is made. Prefill stays exact, and so does a
 /// text of any length that is only read: its rows are kept.
 bool GraphHook::reads_index(const AttendTask& task, const UbatchPart& part,
                             LayerIndex layer) const noexcept {
   const MemoryIndex* const index = part.memory->index();
   return index != nullptr && topk_.has_value() && index->ready() && part.want != Logits::kNone &&
-         is_decoding(task) && task.visible.front().end >= kMinIndexedTokens &&
+         takes_decode(task) && task.visible.front().end >= kMinIndexedTokens &&
          can_read_topk(task, index->layer(layer), index->plan().policy);
 }
 
 void GraphHook::count_exact(const AttendTask& task) noexcept {
-  if (!is_decoding(task)) return;  // prefill
+  if (!takes_decode(task)) return;  // prefill
   const auto row = static_cast<std::int64_t>(row_bytes(task.shape.k_type, task.shape.head_dim_k) +
                                              row_bytes(task.shape.v_type, task.shape.head_dim_v));
   for (const VisibleRows& visible : task.visible) {
