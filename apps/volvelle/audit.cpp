@@ -11,6 +11,7 @@
 #include "certificate.hpp"
 #include "command.hpp"
 #include "options.hpp"
+#include "stored_memory.hpp"
 #include "text_input.hpp"
 #include "volvelle/eval/fidelity.hpp"
 
@@ -31,6 +32,7 @@ struct AuditFlags {
 void declare(CLI::App& app, AuditFlags& flags) {
   add_model_flags(app, flags.model, ModelFlag::kRequired);
   add_memory_flags(app, flags.memory);
+  add_calibration_flag(app, flags.memory);
   app.add_option("-f,--file", flags.file, "Text, or the name of one in the cache folder's texts/")
       ->required();
   app.add_option("--tokens", flags.tokens, "The first so many tokens of the text")
@@ -117,7 +119,8 @@ class Audit {
 
  private:
   Result<Session> make_session(const MemorySpec& spec) {
-    VOLVELLE_ASSIGN_OR_RETURN(const auto options, session_options(flags_.model, spec, console_));
+    VOLVELLE_ASSIGN_OR_RETURN(auto options, session_options(flags_.model, spec, console_));
+    options.audit_reads = true;
     return Session::create(model_, options);
   }
 
@@ -137,6 +140,8 @@ class Audit {
   Result<Fidelity> compare_with(Stepper& reference, const MemorySpec& spec) {
     VOLVELLE_ASSIGN_OR_RETURN(Session session, make_session(spec));
     VOLVELLE_ASSIGN_OR_RETURN(ContextMemory memory, session.begin(spec));
+    VOLVELLE_RETURN_IF_ERROR(
+        apply_calibration(flags_.memory.calibration, model_, memory, console_));
     const auto candidate = make_memory_stepper(session, std::move(memory));
     Result<Fidelity> found = compare(reference, *candidate, tokens_, flags_.last, flags_.chunk,
                                      console_.progress_sink());
@@ -159,23 +164,28 @@ struct Findings {
   ReadStatistics reads;
 };
 
+// Only reads through an index can be off.
+Json mean_of(double sum, const ReadStatistics& reads) {
+  return reads.audited > 0 ? Json(sum / static_cast<double>(reads.audited)) : Json();
+}
+
 Report make_report(const AuditFlags& flags, const Model& model, const MemorySpec& spec,
                    const Findings& findings) {
   const auto& [against, found, two_path_kl, reads] = findings;
-  const double bytes_ratio =
-      reads.bytes_dense > 0
-          ? static_cast<double>(reads.bytes_read) / static_cast<double>(reads.bytes_dense)
-          : rows_read_ratio(spec, flags.tokens, flags.last);
+  const double ratio =
+      reads.bytes_dense > 0 ? bytes_ratio(reads) : rows_read_ratio(spec, flags.tokens, flags.last);
   Report report;
-  // Output errors and violations belong to reads with a certificate, which these specs do not have.
   report.json = {{"kl_mean", found.kl_mean},
                  {"kl_p99", found.kl_p99},
                  {"kl_max", found.kl_max},
                  {"top1_agreement", found.top1_agreement},
                  {"logit_delta_max", found.logit_delta_max},
-                 {"output_error", Json()},
-                 {"violations", Json()},
-                 {"bytes_ratio", bytes_ratio},
+                 {"output_error", mean_of(reads.sum_output_error, reads)},
+                 {"variation_mean", mean_of(reads.sum_variation, reads)},
+                 {"variation_max", reads.audited > 0 ? Json(reads.worst_variation) : Json()},
+                 {"audited_reads", reads.audited},
+                 {"violations", reads.audited > 0 ? Json(reads.violations) : Json()},
+                 {"bytes_ratio", ratio},
                  {"two_path_kl", two_path_kl},
                  {"n", found.n},
                  {"tokens", flags.tokens},

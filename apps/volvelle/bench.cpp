@@ -51,6 +51,8 @@ void add_bench(CLI::App& parent, Selected& selected) {
   add_bench_drift(*bench, selected);
   add_bench_needle(*bench, selected);
   add_bench_perplexity(*bench, selected);
+  add_bench_kv(*bench, selected);
+  add_bench_index(*bench, selected);
 }
 
 }  // namespace volvelle::cli

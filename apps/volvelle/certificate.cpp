@@ -21,11 +21,22 @@ const char* class_of(const MemorySpec& spec, const ReadStatistics& reads) {
   return reads.certified == reads.reads ? "certified" : "estimated";
 }
 
-double bytes_ratio(const ReadStatistics& reads) {
-  return share(reads.bytes_read, reads.bytes_dense);
+/// What a dithered certificate says, and what not.
+Json dither_json(const ReadStatistics& reads) {
+  const double delta = TopkPolicy{}.delta;
+  return {{"delta_per_read", delta},
+          {"delta", delta * static_cast<double>(reads.certified - reads.dense)},
+          {"statement",
+           "with probability at least 1 - delta over the random dither of the codes, either every "
+           "bound holds or the text has left the one that exact attention would have given; for "
+           "queries that do not depend on the dither by other ways than the tokens"}};
 }
 
 }  // namespace
+
+double bytes_ratio(const ReadStatistics& reads) {
+  return share(reads.bytes_read, reads.bytes_dense);
+}
 
 Json certificate_json(const MemorySpec& spec, const ReadStatistics& reads) {
   Json json = {{"class", class_of(spec, reads)}, {"scope", kScope}};
@@ -38,6 +49,7 @@ Json certificate_json(const MemorySpec& spec, const ReadStatistics& reads) {
   json["fallbacks"] = reads.dense;
   json["rows_read_share"] = share(reads.rows_read, reads.rows_seen);
   json["bytes_ratio"] = bytes_ratio(reads);
+  if (spec.topk->cert == "dither") json["probability"] = dither_json(reads);
   return json;
 }
 
@@ -47,7 +59,8 @@ std::string certificate_text(const MemorySpec& spec, const ReadStatistics& reads
       "reads: {}; {:.1f} % of the rows exactly, {:.1f} % of the bytes", class_of(spec, reads),
       100.0 * share(reads.rows_read, reads.rows_seen), 100.0 * bytes_ratio(reads));
   if (reads.certified > reads.dense)
-    line += fmt::format(", worst bound of the weights' total variation {:.4f}", reads.worst_bound);
+    line += fmt::format(", worst bound of the weights' total variation {:.4f}{}", reads.worst_bound,
+                        spec.topk->cert == "dither" ? " (with probability, see docs)" : "");
   if (reads.dense > 0)
     line += fmt::format(", {:.1f} % read in full", 100.0 * share(reads.dense, reads.reads));
   return line;

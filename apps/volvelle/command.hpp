@@ -29,6 +29,7 @@ void add_run(CLI::App& parent, Selected& selected);
 void add_chat(CLI::App& parent, Selected& selected);
 void add_inspect(CLI::App& parent, Selected& selected);
 void add_capture(CLI::App& parent, Selected& selected);
+void add_calibrate(CLI::App& parent, Selected& selected);
 void add_audit(CLI::App& parent, Selected& selected);
 void add_plan(CLI::App& parent, Selected& selected);
 void add_bench(CLI::App& parent, Selected& selected);
@@ -36,6 +37,8 @@ void add_bench_speed(CLI::App& bench, Selected& selected);
 void add_bench_drift(CLI::App& bench, Selected& selected);
 void add_bench_needle(CLI::App& bench, Selected& selected);
 void add_bench_perplexity(CLI::App& bench, Selected& selected);
+void add_bench_kv(CLI::App& bench, Selected& selected);
+void add_bench_index(CLI::App& bench, Selected& selected);
 
 /// Adds a subcommand with --json, -v and --version. `run(flags, console)` is called with the parsed
 /// `Flags`; `declare(app, flags)` adds the subcommand's own options.

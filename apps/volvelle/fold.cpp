@@ -31,6 +31,7 @@ constexpr std::int64_t kDefaultChunk = 256;
 void declare(CLI::App& app, FoldFlags& flags) {
   add_model_flags(app, flags.model, ModelFlag::kOptional);
   add_memory_flags(app, flags.memory);
+  add_calibration_flag(app, flags.memory);
   app.add_option("-f,--file", flags.files,
                  "Text, or the name of one in the cache folder's texts/; several are joined with a "
                  "blank line")
@@ -60,6 +61,10 @@ Status check_flags(const FoldFlags& flags) {
     return usage_error(
         "-f contradicts --from, which takes the text from the memory: fold --from "
         "first, then -f with --append");
+  }
+  if (flags.append && !flags.memory.calibration.empty()) {
+    return usage_error(
+        "--calibration is for new memories; with --append the codes stay what they are");
   }
   const bool is_new = !flags.append && flags.from.empty();
   if (is_new && flags.model.model.empty()) return usage_error("-m is required");
@@ -138,9 +143,8 @@ Result<Folded> fold_with_index(Session& session, ContextMemory memory, const Mem
 
 // Rows that are never dropped go straight into the file; those of windowed layers are copied at the
 // end. The whole file is reserved first, so a full disk is found before the work.
-Result<Folded> fold_to_file(Session& session, const MemorySpec& spec, const MemoryRecord& record,
+Result<Folded> fold_to_file(Session& session, ContextMemory memory, const MemoryRecord& record,
                             const fs::path& output, Console& console) {
-  VOLVELLE_ASSIGN_OR_RETURN(ContextMemory memory, session.begin(spec));
   if (memory.index() != nullptr)
     return fold_with_index(session, std::move(memory), record, output, console);
   const std::span<const WindowRule> rules = memory.grouping().rules;
@@ -223,6 +227,7 @@ Result<Origin> origin_of_texts(const FoldFlags& flags, Console& console) {
 Result<Origin> origin_of_memory(const FoldFlags& flags) {
   VOLVELLE_ASSIGN_OR_RETURN(const MemoryFile file, MemoryFile::open(flags.from));
   const MemoryRecord& record = file.record();
+  VOLVELLE_RETURN_IF_ERROR(require_text(record, flags.from));
   Origin origin;
   origin.kind = record.kind;
   origin.text = {{flags.from}, record.text, record.sources};
@@ -255,8 +260,10 @@ Result<Report> run(const FoldFlags& flags, Console& console) {
 
   VOLVELLE_ASSIGN_OR_RETURN(const auto options, session_options(flags.model, origin.spec, console));
   VOLVELLE_ASSIGN_OR_RETURN(Session session, Session::create(model, options));
-  VOLVELLE_ASSIGN_OR_RETURN(const Folded folded,
-                            fold_to_file(session, origin.spec, record, flags.output, console));
+  VOLVELLE_ASSIGN_OR_RETURN(ContextMemory memory, session.begin(origin.spec));
+  VOLVELLE_RETURN_IF_ERROR(apply_calibration(flags.memory.calibration, model, memory, console));
+  VOLVELLE_ASSIGN_OR_RETURN(
+      const Folded folded, fold_to_file(session, std::move(memory), record, flags.output, console));
   return report_fold(record, folded, flags.output);
 }
 

@@ -128,7 +128,7 @@ Result<Report> inspect_memory(const fs::path& path, bool verify, Console& consol
   std::size_t n_rows = 0;  // of the group that keeps most
   for (const auto& positions : file.row_positions()) n_rows = std::max(n_rows, positions.size());
   Report report;
-  report.json = {{"kind", "memory"},
+  report.json = {{"kind", record.kind == kCalibrationMemory ? kCalibrationMemory : "memory"},
                  {"path", path.string()},
                  {"file_bytes", file.file_bytes()},
                  {"format_version", kMemoryFormatVersion},

@@ -28,8 +28,8 @@ constexpr int kVerificationFailed = 3;
 constexpr int kInterrupted = 130;
 
 // Commands of the design that a later version brings. They are not listed in --help.
-constexpr std::array kLaterCommands{"analyze", "calibrate", "train", "serve"};
-constexpr std::array kLaterBenches{"kv", "stream", "perturb", "recall", "mqar"};
+constexpr std::array kLaterCommands{"analyze", "train", "serve"};
+constexpr std::array kLaterBenches{"stream", "perturb", "recall", "mqar"};
 
 int exit_code(ErrorCode code) {
   switch (code) {
@@ -140,6 +140,7 @@ void declare_program(CLI::App& app, Selected& selected) {
   add_chat(app, selected);
   add_inspect(app, selected);
   add_capture(app, selected);
+  add_calibrate(app, selected);
   add_audit(app, selected);
   add_plan(app, selected);
   add_bench(app, selected);

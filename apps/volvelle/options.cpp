@@ -100,6 +100,12 @@ void add_model_flags(CLI::App& app, ModelFlags& flags, ModelFlag required) {
   app.add_option("-b,--batch-size", CLI::callback_t(refuse))->group("");
 }
 
+void add_calibration_flag(CLI::App& app, MemoryFlags& flags) {
+  app.add_option("--calibration", flags.calibration,
+                 "Codes of the index from this file of 'volvelle calibrate', instead of the "
+                 "memory's own");
+}
+
 void add_cache_type_flags(CLI::App& app, MemoryFlags& flags) {
   app.add_option("--cache-type-k", flags.type_k, "-ctk: storage type of keys, as kv(k=...)");
   app.add_option("--cache-type-v", flags.type_v, "-ctv: storage type of values, as kv(v=...)");

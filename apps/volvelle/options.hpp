@@ -33,8 +33,11 @@ struct MemoryFlags {
   std::string type_k;
   std::string type_v;
   const CLI::Option* spec_option = nullptr;
+  std::string calibration;  // a file, or nothing
 };
 void add_memory_flags(CLI::App& app, MemoryFlags& flags);
+/// --calibration, for commands that begin a memory.
+void add_calibration_flag(CLI::App& app, MemoryFlags& flags);
 void add_cache_type_flags(CLI::App& app, MemoryFlags& flags);
 
 /// The error of a flag that makes no sense: exit code 2.

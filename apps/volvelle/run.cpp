@@ -9,6 +9,7 @@
 #include "command.hpp"
 #include "generation.hpp"
 #include "options.hpp"
+#include "stored_memory.hpp"
 #include "text_input.hpp"
 
 namespace volvelle::cli {
@@ -26,6 +27,7 @@ struct RunFlags {
 void declare(CLI::App& app, RunFlags& flags) {
   add_model_flags(app, flags.model, ModelFlag::kRequired);
   add_memory_flags(app, flags.memory);
+  add_calibration_flag(app, flags.memory);
   add_sampler_flags(app, flags.sampling);
   app.footer("timings.first_token_ms counts from the program's start (its static initialisation).");
   auto* source = app.add_option_group("prompt", "At least one of the two");
@@ -69,6 +71,7 @@ Result<Report> run(const RunFlags& flags, Console& console) {
   VOLVELLE_ASSIGN_OR_RETURN(const auto options, session_options(flags.model, spec, console));
   VOLVELLE_ASSIGN_OR_RETURN(Session session, Session::create(model, options));
   VOLVELLE_ASSIGN_OR_RETURN(ContextMemory memory, session.begin(spec));
+  VOLVELLE_RETURN_IF_ERROR(apply_calibration(flags.memory.calibration, model, memory, console));
   VOLVELLE_ASSIGN_OR_RETURN(
       const Generated result,
       generate_text(session, memory, {text.tokens, sampling, limit}, sampler, console));

@@ -42,31 +42,69 @@ Result<fs::path> find_model(const std::string& model_flag, const MemoryRecord& r
                   file, record.model_path, folder.string(), record.model_fingerprint)};
 }
 
+namespace {
+
+Status require_equal(const std::string& name, const Model& model, const MemoryRecord& record,
+                     const std::string& what, const std::string& stored, const std::string& found) {
+  if (stored == found) return {};
+  return Error{
+      ErrorCode::kMismatch,
+      fmt::format("using {} with {}: the {} differs (stored {}, model has {}): use the "
+                  "model that folded it, '{}'",
+                  name, model.info().path.string(), what, stored, found, record.model_name)};
+}
+
+/// Everything but the chat format.
+Status require_same_model(const MemoryFile& file, const Model& model, const std::string& name) {
+  const MemoryRecord& record = file.record();
+  const ModelInfo& info = model.info();
+  VOLVELLE_RETURN_IF_ERROR(require_equal(name, model, record, "fingerprint",
+                                         record.model_fingerprint, info.fingerprint));
+  VOLVELLE_RETURN_IF_ERROR(
+      require_equal(name, model, record, "tokenizer", record.tokenizer_hash, info.tokenizer_hash));
+  VOLVELLE_RETURN_IF_ERROR(
+      require_equal(name, model, record, "RoPE configuration", record.rope, info.rope.describe()));
+  if (file.layout().layers == info.layers) return {};
+  return Error{ErrorCode::kMismatch,
+               fmt::format("using {} with {}: the layers' head counts or sizes differ: use the "
+                           "model that folded it",
+                           name, info.path.string())};
+}
+
+}  // namespace
+
+Status require_text(const MemoryRecord& record, const std::string& name) {
+  if (record.kind != kCalibrationMemory) return {};
+  return Error{
+      ErrorCode::kInvalidArgument,
+      fmt::format("{} is a calibration, not the memory of a text: give it to --calibration", name)};
+}
+
 Result<ChatFormat> require_match(const MemoryFile& file, const Model& model,
                                  const std::string& name) {
   const MemoryRecord& record = file.record();
-  const ModelInfo& info = model.info();
-  const auto require = [&](const std::string& what, const std::string& stored,
-                           const std::string& found) -> Status {
-    if (stored == found) return {};
-    return Error{ErrorCode::kMismatch,
-                 fmt::format("using {} with {}: the {} differs (stored {}, model has {}): use the "
-                             "model that folded it, '{}'",
-                             name, info.path.string(), what, stored, found, record.model_name)};
-  };
-  // The fingerprint first: with another model even the stored chat format may be unknown.
-  VOLVELLE_RETURN_IF_ERROR(require("fingerprint", record.model_fingerprint, info.fingerprint));
+  VOLVELLE_RETURN_IF_ERROR(require_text(record, name));
+  // The model first: with another one even the stored chat format may be unknown.
+  VOLVELLE_RETURN_IF_ERROR(require_same_model(file, model, name));
   VOLVELLE_ASSIGN_OR_RETURN(ChatFormat format, make_chat_format(model, record.chat_format));
-  VOLVELLE_RETURN_IF_ERROR(require("tokenizer", record.tokenizer_hash, info.tokenizer_hash));
-  VOLVELLE_RETURN_IF_ERROR(require("RoPE configuration", record.rope, info.rope.describe()));
-  VOLVELLE_RETURN_IF_ERROR(require("chat template", record.template_hash, format.template_hash));
-  if (file.layout().layers != info.layers) {
-    return Error{ErrorCode::kMismatch,
-                 fmt::format("using {} with {}: the layers' head counts or sizes differ: use the "
-                             "model that folded it",
-                             name, info.path.string())};
-  }
+  VOLVELLE_RETURN_IF_ERROR(require_equal(name, model, record, "chat template", record.template_hash,
+                                         format.template_hash));
   return format;
+}
+
+Status apply_calibration(const std::string& path, const Model& model, ContextMemory& memory,
+                         Console& console) {
+  if (path.empty()) return {};
+  VOLVELLE_ASSIGN_OR_RETURN(MemoryFile file, MemoryFile::open(path));
+  if (file.record().kind != kCalibrationMemory) {
+    return Error{ErrorCode::kInvalidArgument,
+                 fmt::format("{} is the memory of a text, not a calibration: make one with "
+                             "'volvelle calibrate'",
+                             path)};
+  }
+  VOLVELLE_RETURN_IF_ERROR(require_same_model(file, model, path));
+  VOLVELLE_ASSIGN_OR_RETURN(const ContextMemory calibration, restore_memory(file, console));
+  return memory.adopt_codes(calibration);
 }
 
 Result<MemorySpec> stored_spec(const MemoryRecord& record) {

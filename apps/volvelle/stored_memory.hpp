@@ -20,9 +20,15 @@ Result<std::filesystem::path> find_model(const std::string& model_flag, const Me
 
 /// A memory is rows that one model computed; under any other model they are noise. Returns the chat
 /// format that the memory was made with.
+/// Refuses a file that holds no text.
+Status require_text(const MemoryRecord& record, const std::string& name);
 Result<ChatFormat> require_match(const MemoryFile& file, const Model& model,
                                  const std::string& name);
 
+/// Lets an empty memory use the codes in a calibration file, which must be of this model; an empty
+/// path does nothing.
+Status apply_calibration(const std::string& path, const Model& model, ContextMemory& memory,
+                         Console& console);
 /// The spec of the file, if this version can serve it.
 Result<MemorySpec> stored_spec(const MemoryRecord& record);
 

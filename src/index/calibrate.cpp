@@ -146,6 +146,8 @@ Status check_options(const AttentionShape& shape, std::int64_t n_rows, const Que
       options.value_bits > 8.0) {
     return error("expected 1 to 8 bits a coordinate");
   }
+  if (options.dither != Dither::kNone && (options.norms || options.rank > 0 || options.bits < 2.0))
+    return error("a dither needs 2 bits or more for every coordinate, and no norms");
   if (n_rows <= options.sinks || queries.n_tokens < 1 || queries.q == nullptr)
     return error("expected rows and queries to make a code from, got " + std::to_string(n_rows) +
                  " rows and queries of " + std::to_string(queries.n_tokens) + " tokens");
@@ -161,6 +163,7 @@ Result<LayerCode> make_layer_code(const AttentionShape& shape,
   VOLVELLE_RETURN_IF_ERROR(check_options(shape, n_rows, queries, options));
   LayerCode code;
   code.norms = options.norms;
+  code.dither = options.dither;
   code.n_rows = n_rows;
   for (int head = 0; head < shape.n_kv_heads; ++head) {
     VOLVELLE_ASSIGN_OR_RETURN(const SpreadRows rows,
@@ -175,8 +178,8 @@ Result<LayerCode> make_layer_code(const AttentionShape& shape,
         : options.bits >= 8.0
             ? uniform_widths(shape.head_dim_k, 8, kKeyCodeUnit)
             : water_fill(codec.lambda, options.bits + kSpareKeyBits / shape.head_dim_k,
-                         kKeyCodeUnit);
-    code.keys.push_back(make_key_code(codec, moments.key_mean, widths));
+                         kKeyCodeUnit, options.dither);
+    code.keys.push_back(make_key_code(codec, moments.key_mean, widths, options.dither));
     if (options.value_bits > 0.0) {
       Moments values(shape.head_dim_v);
       values.add(rows.values.data(), rows.n, shape.head_dim_v);
@@ -194,9 +197,9 @@ Result<LayerCode> make_layer_code(const AttentionShape& shape,
     moments.diagnostics.key_spikes = count_spikes(moments, rows, shape.head_dim_k);
     diagnostics->push_back(moments.diagnostics);
   }
-  if (options.norms && !code.bounds_scores()) {
+  if ((options.norms || options.dither != Dither::kNone) && !code.codes_all()) {
     return Error{ErrorCode::kInvalidArgument,
-                 "index: norms need every coordinate coded; use 8 bits and no rank"};
+                 "index: a bound needs every coordinate coded; use more bits and no rank"};
   }
   return code;
 }

@@ -1,12 +1,14 @@
 // Tiles of codes and their layout.
 //
-//   per KV head: key scales 128 bytes, key norms 128 bytes (if any), key levels, value scales 128
-//   bytes, value levels; every part is a multiple of 64 bytes
+//   per KV head: key scales 128 bytes, key norms 128 bytes (if any), salt of the dither 64 bytes
+//   (if any), key levels, value scales 128 bytes, value levels; every part is a multiple of 64
+//   bytes
 #include "volvelle/index/code_index.hpp"
 
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <random>
 #include <string>
 
 #include "index/stored_rows.hpp"
@@ -14,9 +16,17 @@
 namespace volvelle {
 namespace {
 
+constexpr std::size_t kSaltBytes = 64;
 constexpr std::size_t kHalves = static_cast<std::size_t>(kCodeTile) * sizeof(std::uint16_t);
 
 std::size_t padded(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+/// A tile's dither must be new: rows that were cut off and written again have another one.
+std::uint64_t draw_salt(CodeScratch& scratch) {
+  if (scratch.salts) return (*scratch.salts)();
+  std::random_device system;
+  return static_cast<std::uint64_t>(system()) << 32 | system();
+}
 
 std::shared_ptr<std::byte> allocate_tile(std::size_t bytes) {
   constexpr std::align_val_t kAlignment{64};
@@ -29,14 +39,15 @@ std::shared_ptr<std::byte> allocate_tile(std::size_t bytes) {
 
 }  // namespace
 
-bool LayerCode::bounds_scores() const noexcept {
-  return norms && std::all_of(keys.begin(), keys.end(),
-                              [](const RowCode& code) { return code.widths.total() >= code.dim; });
+bool LayerCode::codes_all() const noexcept {
+  return std::all_of(keys.begin(), keys.end(),
+                     [](const RowCode& code) { return code.widths.total() >= code.dim; });
 }
 
 std::size_t LayerCode::head_bytes(int head) const noexcept {
   const auto h = static_cast<std::size_t>(head);
-  std::size_t bytes = kHalves + (norms ? kHalves : 0) + padded(keys[h].widths.tile_bytes());
+  std::size_t bytes = kHalves + (norms ? kHalves : 0) + (dither != Dither::kNone ? kSaltBytes : 0) +
+                      padded(keys[h].widths.tile_bytes());
   if (!values.empty()) bytes += kHalves + padded(values[h].widths.tile_bytes());
   return bytes;
 }
@@ -70,6 +81,10 @@ HeadTile CodeIndex::head_tile(int head, std::int64_t i) const noexcept {
   if (code_->norms) {
     parts.key_norms = reinterpret_cast<const std::uint16_t*>(at);
     at += kHalves;
+  }
+  if (code_->dither != Dither::kNone) {
+    parts.key_salt = reinterpret_cast<const std::uint64_t*>(at);
+    at += kSaltBytes;
   }
   parts.key_levels = at;
   at += padded(code_->keys[h].widths.tile_bytes());
@@ -108,14 +123,17 @@ Status CodeIndex::append_tile(const AttentionShape& shape,
     };
     scratch.rows.resize(
         static_cast<std::size_t>(kCodeTile * std::max(shape.head_dim_k, shape.head_dim_v)));
+    if (at.key_salt != nullptr) *writable(at.key_salt) = draw_salt(scratch);
     bool found = rows.load_keys(head, first, kCodeTile, scratch.rows.data());
-    encode_tile(code_->keys[h], CodeSide::kKeys, scratch.rows.data(),
-                {writable(at.key_levels), writable(at.key_scales), writable(at.key_norms)},
-                scratch);
+    encode_tile(
+        code_->keys[h], CodeSide::kKeys, scratch.rows.data(),
+        {writable(at.key_levels), writable(at.key_scales), writable(at.key_norms), at.key_salt},
+        scratch);
     if (!code_->values.empty()) {
       found = rows.load_values(head, first, kCodeTile, scratch.rows.data()) && found;
       encode_tile(code_->values[h], CodeSide::kValues, scratch.rows.data(),
-                  {writable(at.value_levels), writable(at.value_scales), nullptr}, scratch);
+                  {writable(at.value_levels), writable(at.value_scales), nullptr, nullptr},
+                  scratch);
     }
     if (found) continue;
     tiles_.pop_back();

@@ -9,18 +9,10 @@
 #include <limits>
 
 #include "index/select.hpp"
-#include "index/topk_phases.hpp"
+#include "index/topk_choice.hpp"
 
 namespace volvelle {
 namespace {
-
-/// Sums of one query head over all coded rows, relative to its largest score of any kind.
-struct HeadSums {
-  double top = 0.0;    // largest score, base 2, absolute
-  double exact = 0.0;  // weights of the rows that are always exact
-  double coded = 0.0;  // weights of all coded rows
-  double error = 0.0;  // weights times shares of the error
-};
 
 HeadSums sum_head(const TopkRead& read, int kv_head, int g) noexcept {
   const TopkWorkspace::Impl& w = read.workspace;
@@ -42,27 +34,11 @@ HeadSums sum_head(const TopkRead& read, int kv_head, int g) noexcept {
   for (std::int64_t tile = 0; tile < read.n_tiles; ++tile) {
     const auto factor = static_cast<double>(m[tile]);
     sums.coded += factor * static_cast<double>(d[tile]);
-    if (read.wants_bound()) sums.error += factor * static_cast<double>(error[tile]);
+    if (read.wants_bound() && read.policy.certificate != CertificateKind::kDithered)
+      sums.error += factor * static_cast<double>(error[tile]);
   }
   return sums;
 }
-
-/// Everything the choice for one KV head needs.
-struct Choice {
-  const TopkRead& read;
-  int kv_head;
-  HeadSums sums[kMaxGroup];
-
-  int first_head() const noexcept { return kv_head * read.group(); }
-  std::int32_t* rows() const noexcept {
-    const TopkWorkspace::Impl& w = read.workspace;
-    return w.selected + kv_head * w.capacity_tiles * kCodeTile;
-  }
-  double tile_factor(int g, std::int64_t tile) const noexcept {
-    const TopkWorkspace::Impl& w = read.workspace;
-    return static_cast<double>(w.tile_m[(first_head() + g) * w.capacity_tiles + tile]);
-  }
-};
 
 /// Sum over the group's heads of the coded probability of each row.
 void combine(const Choice& choice) noexcept {
@@ -139,6 +115,8 @@ double error_of(const Choice& choice, int g, std::int64_t n) noexcept {
 }
 
 double worst_error(const Choice& choice, std::int64_t n) noexcept {
+  if (choice.read.policy.certificate == CertificateKind::kDithered)
+    return worst_dithered_error(choice, n);
   double worst = 0.0;
   for (int g = 0; g < choice.read.group(); ++g) {
     const double error = error_of(choice, g, n);
@@ -180,8 +158,12 @@ void count(const Choice& choice, const Chosen& chosen) noexcept {
   const auto row = static_cast<std::int64_t>(row_bytes(shape.k_type, shape.head_dim_k) +
                                              row_bytes(shape.v_type, shape.head_dim_v));
   // A bound of 1 or more says nothing, as no variation is larger.
-  const bool proved = read.policy.certificate == CertificateKind::kExact && read.wants_bound() &&
-                      (chosen.dense || chosen.error < 1.0);
+  const bool proved =
+      read.policy.certificate != CertificateKind::kNone && (chosen.dense || chosen.error < 1.0);
+  read.workspace.bounds[static_cast<std::size_t>(choice.kv_head)] =
+      chosen.dense ? 0.0
+      : proved     ? chosen.error
+                   : std::numeric_limits<double>::infinity();
   s.reads += read.group();
   s.rows_seen += read.n_visible();
   s.rows_read += rows;

@@ -71,7 +71,13 @@ bool can_read_topk(const AttendTask& task, const CodeIndex& index,
     return false;
   }
   if (policy.coded_tail && index.code().values.empty()) return false;
-  if (policy.certificate == CertificateKind::kExact && !index.code().bounds_scores()) return false;
+  const LayerCode& code = index.code();
+  if (policy.certificate == CertificateKind::kExact && !(code.norms && code.codes_all()))
+    return false;
+  // Dithered codes mean nothing without their dither, and the bound speaks of coded tails only.
+  if ((policy.certificate == CertificateKind::kDithered) != (code.dither != Dither::kNone) ||
+      (code.dither != Dither::kNone && !(code.codes_all() && policy.coded_tail)))
+    return false;
   for (const VisibleRows& visible : task.visible) {
     if (visible.begin != visible.sink_end || visible.end < policy.window + kCodeTile) return false;
   }

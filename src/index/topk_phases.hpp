@@ -35,7 +35,7 @@ struct TopkRead {
   }
   /// Planes of bytes per query: bounds need the queries to be nearly exact.
   int n_planes() const noexcept {
-    return policy.certificate == CertificateKind::kExact ? kScanPlanes : 1;
+    return policy.certificate == CertificateKind::kNone ? 1 : kScanPlanes;
   }
 };
 

@@ -5,9 +5,12 @@
 //   offset) a = D^T q in double; alpha_i = a_i step_i;  alpha ~ gain * q_i, gain = max |alpha| /
 //   127 of a width second plane: what the first left over, 254 times finer
 #include <cmath>
+#include <numeric>
 
 #include "attention/rows.hpp"
+#include "bounds/dithered_variation.hpp"
 #include "index/topk_phases.hpp"
+#include "kernels/dither.hpp"
 #include "kernels/project.hpp"
 
 namespace volvelle {
@@ -108,6 +111,18 @@ double round_query(const TopkRead& read, const CodeWidths& widths, int head,
   return magnitude;
 }
 
+/// What the dither's numbers are multiplied with; the largest error they can make, base 2. Their
+/// constant part goes into the offset of the first plane, once that is known.
+double prepare_dither(const TopkRead& read, int head, int n, const double* alpha) noexcept {
+  float* factors = read.workspace.dithers + head * read.workspace.code_stride;
+  double reach = 0.0;
+  for (int i = 0; i < n; ++i) {
+    factors[i] = static_cast<float>(alpha[i] / kDitherPoints);
+    reach += 0.5 * std::abs(alpha[i]);
+  }
+  return reach;
+}
+
 void prepare_query(const TopkRead& read, int kv_head, int head) noexcept {
   constexpr double kUp = 1.0 + 0x1p-20;  // stored bounds are rounded up
   TopkWorkspace::Impl& w = read.workspace;
@@ -117,7 +132,15 @@ void prepare_query(const TopkRead& read, int kv_head, int head) noexcept {
   scale_query(read, q, w.scaled + head * w.q_stride);
   double* alpha = read.thread().products.data();
   const CodedQuery coded = code_query(read, code, q, alpha);
+  const bool dithered = read.policy.certificate == CertificateKind::kDithered;
+  const int n = code.widths.total();
+  const double constant =
+      dithered ? std::accumulate(alpha, alpha + n, 0.0) * 0.5 / kDitherPoints : 0.0;
+  const double reach = dithered ? prepare_dither(read, head, n, alpha) : 0.0;
   const double magnitude = round_query(read, code.widths, head, alpha);
+  w.offsets[head * kScanPlanes] -= static_cast<float>(constant);
+  // Floats of the dither's factors and their sum; a lattice instead of a continuous dither.
+  const double dither_slack = reach * (2.0 / kDitherPoints + 2.0 * float_sum_slack(n + 8.0));
   double base = 0.0;
   for (int j = 0; j < code.dim; ++j)
     base += static_cast<double>(q[j]) * static_cast<double>(code.mean[static_cast<std::size_t>(j)]);
@@ -126,7 +149,9 @@ void prepare_query(const TopkRead& read, int kv_head, int head) noexcept {
   prepared.base = static_cast<float>(base * scale / kLn2);
   prepared.sigma = static_cast<float>(std::sqrt(coded.variance) * std::abs(scale));
   prepared.norm = static_cast<float>(std::sqrt(coded.norm) * std::abs(scale) * kUp);
-  prepared.slack = static_cast<float>(score_slack(code.widths, alpha, magnitude) * kLn2 * kUp);
+  prepared.slack =
+      static_cast<float>((score_slack(code.widths, alpha, magnitude) + dither_slack) * kLn2 * kUp);
+  prepared.reach = static_cast<float>(reach * kLn2 * kUp);
   // The base and the tile's factor are floats: a few units in the last place of the score itself.
   prepared.shift = static_cast<float>(std::abs(base * scale) * 0x1p-21 + 0x1p-20);
 }

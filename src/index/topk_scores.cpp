@@ -1,5 +1,6 @@
 // Second phase: coded scores of all rows, as weights relative to each tile's largest.
 #include "index/topk_phases.hpp"
+#include "kernels/dither.hpp"
 
 namespace volvelle {
 namespace {
@@ -56,6 +57,14 @@ void score_tile(const TopkRead& read, int kv_head, std::int64_t tile) noexcept {
       for (int t = 0; t < kCodeTile; ++t) s[t] += fine[t];
     }
   }
+  if (codes.key_salt != nullptr) {
+    subtract_dither({.salt = *codes.key_salt,
+                     .n_coordinates = widths.total(),
+                     .n_queries = group,
+                     .a = w.dithers + first * w.code_stride,
+                     .stride = w.code_stride},
+                    scores, capacity * kCodeTile);
+  }
   TileWeights weights[kMaxGroup];
   weigh_key_tile({scores, capacity * kCodeTile, group}, codes.key_scales, begin,
                  static_cast<int>(kCodeTile), weights);
@@ -109,7 +118,8 @@ void score_pieces(const TopkRead& read) noexcept {
         prefetch_bytes(next.key_scales, key_bytes);
       }
       score_tile(read, kv_head, tile);
-      if (read.wants_bound()) sum_errors(read, kv_head, tile);
+      if (read.wants_bound() && read.policy.certificate != CertificateKind::kDithered)
+        sum_errors(read, kv_head, tile);
     }
   }
 }

@@ -44,6 +44,7 @@ void place_fixed(TopkWorkspace::Impl& impl, Carver& carver) {
       reinterpret_cast<std::int8_t*>(carver.floats(heads * kScanPlanes * impl.code_stride / 4));
   impl.gains = carver.floats(heads * kScanPlanes * 3);
   impl.offsets = carver.floats(heads * kScanPlanes);
+  impl.dithers = carver.floats(heads * impl.code_stride);
   impl.recent = carver.floats(heads * state);
   impl.piece_states = carver.floats(kMaxPieces * heads * state);
   impl.piece_sums = carver.floats(kMaxPieces * heads * impl.value_stride);
@@ -51,6 +52,7 @@ void place_fixed(TopkWorkspace::Impl& impl, Carver& carver) {
     thread.raw = carver.floats(kScanPlanes * heads * kCodeTile);
     thread.gains = carver.floats(heads);
     thread.bytes = reinterpret_cast<std::int8_t*>(carver.floats(heads * kCodeTile / 4));
+    thread.key = carver.floats(impl.q_stride);
     thread.value = carver.floats(impl.value_stride);
   }
 }
@@ -60,6 +62,7 @@ void place_growing(TopkWorkspace::Impl& impl, Carver& carver) {
   const std::int64_t heads = impl.max_heads;
   impl.selected = reinterpret_cast<std::int32_t*>(carver.floats(heads * tiles * kCodeTile));
   impl.weights = carver.floats(heads * tiles * kCodeTile);
+  impl.saved = carver.floats(heads * tiles * kCodeTile);
   impl.tile_m = carver.floats(heads * tiles);
   impl.tile_d = carver.floats(heads * tiles);
   impl.tile_error = carver.floats(heads * tiles);
@@ -80,6 +83,11 @@ void ReadStatistics::add(const ReadStatistics& other) noexcept {
   rows_read += other.rows_read;
   bytes_read += other.bytes_read;
   bytes_dense += other.bytes_dense;
+  audited += other.audited;
+  violations += other.violations;
+  sum_variation += other.sum_variation;
+  worst_variation = std::max(worst_variation, other.worst_variation);
+  sum_output_error += other.sum_output_error;
 }
 
 Result<TopkWorkspace> TopkWorkspace::create(int max_threads, int max_heads, int max_head_dim_k,
@@ -110,6 +118,7 @@ Result<TopkWorkspace> TopkWorkspace::create(int max_threads, int max_heads, int 
   impl->total.resize(heads);
   impl->n_selected.resize(heads);
   impl->dense.resize(heads);
+  impl->bounds.resize(heads);
   for (Impl::Thread& thread : impl->threads) {
     thread.runs.resize(static_cast<std::size_t>(kRunsAtOnce));
     thread.products.resize(static_cast<std::size_t>(impl->code_stride));

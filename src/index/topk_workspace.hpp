@@ -58,6 +58,7 @@ inline constexpr int kScanPlanes = 2;  // a query is scanned as one or two plane
 struct PreparedQuery {
   float base = 0.0f;   // score of the mean key, base 2: coded scores are relative to it
   float sigma = 0.0f;  // standard deviation of a coded score per unit of row scale, natural
+  float reach = 0.0f;  // largest error of a dithered score per unit of row scale, natural
   float norm = 0.0f;   // |D^T q| in natural units, rounded up
   float slack = 0.0f;  // bound of the arithmetic error of a coded score per unit of scale, natural
   float shift = 0.0f;  // the same for what all coded scores share, and for exp2 and its sums
@@ -84,6 +85,7 @@ struct TopkWorkspace::Impl {
   std::int8_t* planes = nullptr;         // [head, kScanPlanes, code_stride]
   float* gains = nullptr;                // [head, kScanPlanes, 3]
   float* offsets = nullptr;              // [head, kScanPlanes]
+  float* dithers = nullptr;              // [head, code_stride] factors of the dither's numbers
   float* recent = nullptr;               // states of [kv head][group]
   float* piece_states = nullptr;         // states of [piece][kv head][group]
   float* piece_sums = nullptr;           // [piece, head, value_stride]
@@ -93,6 +95,7 @@ struct TopkWorkspace::Impl {
   std::vector<float> total;              // [head]: all weights relative to it
   std::vector<std::int64_t> n_selected;  // [kv head]
   std::vector<unsigned char> dense;      // [kv head]
+  std::vector<double> bounds;            // [kv head], proved; infinity: none
 
   // sized by reserve()
   AlignedFloats growing;
@@ -100,6 +103,7 @@ struct TopkWorkspace::Impl {
   float* tile_m = nullptr;      // [head, capacity_tiles]: largest score, then the factor to the top
   float* tile_d = nullptr;      // [head, capacity_tiles]
   float* tile_error = nullptr;  // [head, capacity_tiles]
+  float* saved = nullptr;       // as weights: of chosen rows, while bounds are made
   float* combined = nullptr;    // [kv head, capacity_tiles, kCodeTile]
   float* scratch = nullptr;     // as combined, for the choice
   float* block_max = nullptr;   // [kv head, capacity_tiles * kCodeTile / kSelectBlock]
@@ -111,6 +115,7 @@ struct TopkWorkspace::Impl {
     float* raw = nullptr;          // [kScanPlanes * max_heads, kCodeTile] scores of a tile
     float* gains = nullptr;        // [max_heads] of a tile's weights
     std::int8_t* bytes = nullptr;  // [max_heads, kCodeTile] weights of a tile
+    float* key = nullptr;          // [q_stride] a key
     float* value = nullptr;        // [value_stride] coordinates of an output
     std::vector<KeyValueRun> runs;
     std::vector<double> products;  // [code_stride] a query in code coordinates

@@ -1,9 +1,7 @@
 // Products of coded levels with bytes, compiled once per target.
 //
-// Levels are at most 15, so a pair of products is at most 2 * 15 * 127 = 3810 and eight of them fit
-// 16 bits (2-bit levels: 42); then the sums are widened and move on as floats. For each vector of
-// codes all queries of the group are served, so it is unpacked once. Cost per row, group of g: bits
-// / 8 bytes read, about g bits / 4 byte products.
+// For each vector of codes all queries of the group are served, so it is unpacked once. Cost per
+// row, group of g: bits / 8 bytes read, about g bits / 4 byte products.
 #if defined(VOLVELLE_KERNELS_CODE_SCAN_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef VOLVELLE_KERNELS_CODE_SCAN_INL_H_
 #undef VOLVELLE_KERNELS_CODE_SCAN_INL_H_
@@ -23,8 +21,6 @@ namespace volvelle {
 namespace HWY_NAMESPACE {
 
 constexpr int kScanQueries = 4;  // served together
-constexpr int kNibbleQuads = 8;  // pairs of products that fit 16 bits
-constexpr int kPairQuads = 40;   // the same for levels of 2 bits
 constexpr std::int64_t kTile = kCodeTile;
 
 /// Where the scores of queries [first, ...) go.
@@ -41,19 +37,38 @@ using ByteVec = hn::Vec<ByteTag>;
 using WordVec = hn::Vec<WordTag>;
 constexpr std::int64_t kVectorBytes = static_cast<std::int64_t>(hn::MaxLanes(ByteTag()));
 
-/// Sums of neighbouring products of unsigned levels with signed bytes, 16 bits each.
-HWY_INLINE WordVec multiply_pairs(ByteVec levels, ByteVec bytes) {
-#if HWY_TARGET == HWY_AVX3
-  return WordVec{_mm512_maddubs_epi16(levels.raw, bytes.raw)};
-#elif HWY_TARGET == HWY_AVX2
-  return WordVec{_mm256_maddubs_epi16(levels.raw, bytes.raw)};
+#if HWY_TARGET <= HWY_AVX3_DL
+// Four products are summed into 32 bits at once, where nothing overflows.
+using SumVec = hn::Vec<IntTag>;
+constexpr int kNibbleQuads = 1 << 20;
+constexpr int kPairQuads = 1 << 20;
+constexpr std::int64_t kNibbleVectors = 8;
+HWY_INLINE SumVec zero_sums() { return hn::Zero(IntTag()); }
+HWY_INLINE SumVec add_products(SumVec sums, ByteVec levels, ByteVec bytes) {
+  // As text, because the target's options as Highway 1.0 sets them leave VNNI out, though it asks
+  // the processor for it.
+  asm("vpdpbusd %2, %1, %0" : "+v"(sums.raw) : "v"(levels.raw), "v"(bytes.raw));
+  return sums;
+}
+HWY_INLINE FloatVec to_floats(SumVec sums) { return hn::ConvertTo(FloatTag(), sums); }
 #else
-  return WordVec{_mm_maddubs_epi16(levels.raw, bytes.raw)};
+// Levels are at most 15, so a pair of products is at most 2 * 15 * 127 = 3810 and eight of them fit
+// 16 bits (2-bit levels: 42); then the sums are widened and move on as floats.
+using SumVec = WordVec;
+constexpr int kNibbleQuads = 8;  // pairs of products that fit 16 bits
+constexpr int kPairQuads = 40;   // the same for levels of 2 bits
+constexpr std::int64_t kNibbleVectors = 4;
+HWY_INLINE SumVec zero_sums() { return hn::Zero(WordTag()); }
+HWY_INLINE SumVec add_products(SumVec sums, ByteVec levels, ByteVec bytes) {
+#if HWY_TARGET == HWY_AVX3
+  return hn::Add(sums, WordVec{_mm512_maddubs_epi16(levels.raw, bytes.raw)});
+#elif HWY_TARGET == HWY_AVX2
+  return hn::Add(sums, WordVec{_mm256_maddubs_epi16(levels.raw, bytes.raw)});
+#else
+  return hn::Add(sums, WordVec{_mm_maddubs_epi16(levels.raw, bytes.raw)});
 #endif
 }
-
-/// Sums of neighbouring 16-bit lanes as floats.
-HWY_INLINE FloatVec widen_pairs(WordVec sums) {
+HWY_INLINE FloatVec to_floats(SumVec sums) {
 #if HWY_TARGET == HWY_AVX3
   const hn::Vec<IntTag> wide{_mm512_madd_epi16(sums.raw, _mm512_set1_epi16(1))};
 #elif HWY_TARGET == HWY_AVX2
@@ -63,6 +78,7 @@ HWY_INLINE FloatVec widen_pairs(WordVec sums) {
 #endif
   return hn::ConvertTo(FloatTag(), wide);
 }
+#endif
 
 /// Four bytes, repeated.
 HWY_INLINE ByteVec repeat_four(const std::int8_t* p) {
@@ -90,7 +106,8 @@ struct Quads {
   const std::byte* plane;
   int coordinate;  // the first
   int n;
-  const float* gain;  // [n_queries, 3], at this width
+  const float* gain;    // [n_queries, 3], at this width
+  std::int64_t stride;  // bytes from one to the next
 };
 
 /// out[h][rows] += gain[h] * sum over quads of levels times bytes of the query.
@@ -103,14 +120,14 @@ HWY_INLINE void scan_quads(const KeyScan& scan, int first, const Quads& quads, S
   const auto* bytes = reinterpret_cast<const std::uint8_t*>(quads.plane);
   const std::int8_t* q = scan.q + first * scan.q_stride + quads.coordinate;
   for (std::int64_t v = 0; v < kPlane; v += kVectorBytes) {
-    WordVec acc[NQ][kParts];
+    SumVec acc[NQ][kParts];
 #pragma GCC unroll 4
     for (int h = 0; h < NQ; ++h) {
 #pragma GCC unroll 4
-      for (int g = 0; g < kParts; ++g) acc[h][g] = hn::Zero(WordTag());
+      for (int g = 0; g < kParts; ++g) acc[h][g] = zero_sums();
     }
     for (int quad = 0; quad < quads.n; ++quad) {
-      const ByteVec packed = hn::LoadU(ByteTag(), bytes + quad * kPlane + v);
+      const ByteVec packed = hn::LoadU(ByteTag(), bytes + quad * quads.stride + v);
       ByteVec query[NQ];
 #pragma GCC unroll 4
       for (int h = 0; h < NQ; ++h) query[h] = repeat_four(q + h * scan.q_stride + 4 * quad);
@@ -118,8 +135,7 @@ HWY_INLINE void scan_quads(const KeyScan& scan, int first, const Quads& quads, S
       for (int g = 0; g < kParts; ++g) {
         const ByteVec levels = unpack<kBits>(packed, g);
 #pragma GCC unroll 4
-        for (int h = 0; h < NQ; ++h)
-          acc[h][g] = hn::Add(acc[h][g], multiply_pairs(levels, query[h]));
+        for (int h = 0; h < NQ; ++h) acc[h][g] = add_products(acc[h][g], levels, query[h]);
       }
     }
     // Byte v belongs to 64-byte vector v / 64, whose part g covers rows 16 (kParts v / 64 + g).
@@ -130,39 +146,34 @@ HWY_INLINE void scan_quads(const KeyScan& scan, int first, const Quads& quads, S
 #pragma GCC unroll 4
       for (int g = 0; g < kParts; ++g) {
         float* to = to_rows.out + h * to_rows.stride + row + 16 * g;
-        hn::StoreU(hn::MulAdd(widen_pairs(acc[h][g]), factor, hn::LoadU(d, to)), d, to);
+        hn::StoreU(hn::MulAdd(to_floats(acc[h][g]), factor, hn::LoadU(d, to)), d, to);
       }
     }
     static_assert(kRows <= 16);
   }
 }
 
-/// Quads in chunks whose sums fit 16 bits. Returns what lies behind them.
+/// Quads in chunks whose sums do not overflow.
 template <int kBits, int NQ>
-HWY_INLINE const std::byte* scan_width(const KeyScan& scan, int first, Quads quads, ScanOut out) {
+HWY_INLINE void scan_width(const KeyScan& scan, int first, Quads quads, ScanOut out) {
   constexpr int kChunk = kBits == 4 ? kNibbleQuads : kPairQuads;
-  constexpr std::int64_t kPlane = kTile * kBits / 2;
   for (int left = quads.n; left > 0; left -= quads.n) {
     quads.n = HWY_MIN(left, kChunk);
     scan_quads<kBits, NQ>(scan, first, quads, out);
-    quads.plane += quads.n * kPlane;
+    quads.plane += quads.n * quads.stride;
     quads.coordinate += 4 * quads.n;
   }
-  return quads.plane;
 }
 
 /// Coordinates of 8 bits: their nibbles lie side by side per quad, high ones first.
 template <int NQ>
-HWY_INLINE const std::byte* scan_bytes(const KeyScan& scan, int first, const std::byte* plane,
-                                       ScanOut out) {
+HWY_INLINE void scan_bytes(const KeyScan& scan, int first, const std::byte* plane, ScanOut out) {
   constexpr std::int64_t kPlane = kTile * 2;
   float high[3 * kMaxScanQueries];
   for (int h = first; h < first + NQ; ++h) high[3 * h] = 16.0f * scan.gain[3 * h];
-  for (int c = 0; c < scan.widths.n8; c += 4, plane += 2 * kPlane) {
-    scan_quads<4, NQ>(scan, first, {plane, c, 1, high}, out);
-    scan_quads<4, NQ>(scan, first, {plane + kPlane, c, 1, scan.gain}, out);
-  }
-  return plane;
+  const int n = scan.widths.n8 / 4;
+  scan_width<4, NQ>(scan, first, {plane, 0, n, high, 2 * kPlane}, out);
+  scan_width<4, NQ>(scan, first, {plane + kPlane, 0, n, scan.gain, 2 * kPlane}, out);
 }
 
 template <int NQ>
@@ -173,9 +184,11 @@ void scan_queries(const KeyScan& scan, int first, const std::byte* tile, ScanOut
       hn::StoreU(hn::Set(d, scan.offset[first + h]), d, out.out + h * out.stride + t);
   }
   const CodeWidths& w = scan.widths;
-  if (w.n8 > 0) tile = scan_bytes<NQ>(scan, first, tile, out);
-  tile = scan_width<4, NQ>(scan, first, {tile, w.n8, w.n4 / 4, scan.gain + 1}, out);
-  scan_width<2, NQ>(scan, first, {tile, w.n8 + w.n4, w.n2 / 4, scan.gain + 2}, out);
+  if (w.n8 > 0) scan_bytes<NQ>(scan, first, tile, out);
+  tile += w.n8 * kTile;
+  scan_width<4, NQ>(scan, first, {tile, w.n8, w.n4 / 4, scan.gain + 1, kTile * 2}, out);
+  tile += w.n4 * kTile / 2;
+  scan_width<2, NQ>(scan, first, {tile, w.n8 + w.n4, w.n2 / 4, scan.gain + 2, kTile}, out);
 }
 
 /// acc[h][16 coordinates] += gain[h] * sum over the rows of a unit.
@@ -185,14 +198,14 @@ HWY_INLINE void add_unit(const ValueScan& scan, int first, const std::byte* plan
   constexpr int kParts = 8 / kBits;
   constexpr std::int64_t kPlane = kTile * kBits * 2;  // bytes of a unit
   constexpr std::int64_t kVectors = kPlane / 64;
-  constexpr std::int64_t kFlush = kBits == 4 ? 4 : kVectors;  // vectors whose sums fit 16 bits
+  constexpr std::int64_t kFlush = kBits == 4 ? kNibbleVectors : kVectors;  // until sums overflow
   const FloatTag d;
   const auto* bytes = reinterpret_cast<const std::uint8_t*>(plane);
   for (std::int64_t part = 0; part < 64; part += kVectorBytes) {  // coordinates part / 4 ...
     for (std::int64_t start = 0; start < kVectors; start += kFlush) {
-      WordVec acc[NQ];
+      SumVec acc[NQ];
 #pragma GCC unroll 4
-      for (int h = 0; h < NQ; ++h) acc[h] = hn::Zero(WordTag());
+      for (int h = 0; h < NQ; ++h) acc[h] = zero_sums();
       for (std::int64_t v = start; v < start + kFlush; ++v) {
         const ByteVec packed = hn::LoadU(ByteTag(), bytes + v * 64 + part);
 #pragma GCC unroll 4
@@ -202,7 +215,7 @@ HWY_INLINE void add_unit(const ValueScan& scan, int first, const std::byte* plan
 #pragma GCC unroll 4
           for (int h = 0; h < NQ; ++h) {
             const ByteVec weight = repeat_four(scan.w + (first + h) * kTile + row);
-            acc[h] = hn::Add(acc[h], multiply_pairs(levels, weight));
+            acc[h] = add_products(acc[h], levels, weight);
           }
         }
       }
@@ -210,7 +223,7 @@ HWY_INLINE void add_unit(const ValueScan& scan, int first, const std::byte* plan
       for (int h = 0; h < NQ; ++h) {
         float* to = scan.acc + (first + h) * scan.acc_stride + coordinate + part / 4;
         const FloatVec gain = hn::Set(d, scan.gain[first + h] * factor);
-        hn::StoreU(hn::MulAdd(widen_pairs(acc[h]), gain, hn::LoadU(d, to)), d, to);
+        hn::StoreU(hn::MulAdd(to_floats(acc[h]), gain, hn::LoadU(d, to)), d, to);
       }
     }
   }

@@ -3,6 +3,9 @@
 
 #include <type_traits>
 
+// One more target than elsewhere: products of bytes summed in one instruction (VNNI).
+#define HWY_WANT_AVX3_DL 1
+
 // clang-format off
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/code_scan.cpp"

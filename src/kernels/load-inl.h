@@ -28,7 +28,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using FloatTag = hn::ScalableTag<float>;
 using FloatVec = hn::Vec<FloatTag>;
 constexpr std::int64_t kLanes = static_cast<std::int64_t>(hn::MaxLanes(FloatTag()));
-constexpr bool kHasF16C = HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3;
+constexpr bool kHasF16C = HWY_TARGET <= HWY_AVX2 && HWY_ARCH_X86;
 
 template <class DF>
 constexpr std::int64_t lanes() {
@@ -50,7 +50,7 @@ template <class DF>
 HWY_INLINE hn::Vec<DF> load_halves(DF d, const std::byte* p) {
   const hn::Rebind<std::uint16_t, DF> bits;
   const auto stored = hn::LoadU(bits, reinterpret_cast<const std::uint16_t*>(p));
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+#if HWY_TARGET <= HWY_AVX2 && HWY_ARCH_X86
   const hn::Rebind<hwy::float16_t, DF> half;
   return hn::PromoteTo(d, hn::BitCast(half, stored));
 #else
@@ -103,7 +103,7 @@ template <class DF>
 HWY_INLINE hn::Vec<DF> load_scale(DF d, const std::byte* p) {
   std::uint16_t bits;
   std::memcpy(&bits, p, sizeof bits);
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+#if HWY_TARGET <= HWY_AVX2 && HWY_ARCH_X86
   const hn::Rebind<std::uint16_t, DF> db;
   const hn::Rebind<hwy::float16_t, DF> half;
   return hn::PromoteTo(d, hn::BitCast(half, hn::Set(db, bits)));

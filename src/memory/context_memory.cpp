@@ -166,9 +166,29 @@ const KvStore& ContextMemory::indexed_store() const noexcept {
   return groups_.front().store();
 }
 
-Status ContextMemory::prepare_index(int n_threads) {
+Status ContextMemory::prepare_index(int n_threads, IndexDiagnostics* diagnostics) {
   if (!index_ || !index_->wants_making(length())) return {};
-  return index_->make(indexed_store(), length(), n_threads);
+  return index_->make(indexed_store(), length(), n_threads, diagnostics);
+}
+
+Status ContextMemory::adopt_codes(const ContextMemory& calibration) {
+  if (length() > 0 || !pending_.empty())
+    return memory_error(ErrorCode::kInvalidArgument, "only an empty memory can adopt codes");
+  if (!index_ || !calibration.index_ || !calibration.index_->ready()) {
+    return memory_error(
+        ErrorCode::kInvalidArgument,
+        "adopting codes: " + std::string(index_ ? "the other" : "this") + " memory has no index");
+  }
+  const IndexPlan& plan = index_->plan();
+  const IndexPlan& other = calibration.index_->plan();
+  if (plan.options != other.options || plan.dense_layers != other.dense_layers ||
+      calibration.layout() != layout_) {
+    return memory_error(ErrorCode::kMismatch,
+                        "the codes were made for '" + to_string(calibration.spec()) +
+                            "', which does not go with '" + to_string(spec_) + "'");
+  }
+  index_->adopt_codes(*calibration.index_);
+  return {};
 }
 
 Status ContextMemory::extend_index() {

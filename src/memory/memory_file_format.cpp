@@ -230,7 +230,8 @@ std::optional<std::string> find_position_problem(std::span<const Position> posit
 }
 
 std::optional<std::string> find_source_problem(const MemoryRecord& record) {
-  if (record.kind != kDocumentMemory && record.kind != kConversationMemory)
+  if (record.kind != kDocumentMemory && record.kind != kConversationMemory &&
+      record.kind != kCalibrationMemory)
     return "it is a memory of kind " + io::quoted(record.kind) + ", which is not known";
   const auto text_bytes = static_cast<std::int64_t>(record.text.size());
   std::int64_t done = 0;

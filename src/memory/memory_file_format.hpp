@@ -28,6 +28,7 @@ struct IndexShape {
   std::uint64_t n_tiles = 0;
   std::uint64_t n_rows = 0;  // that the code was made from
   bool norms = false;
+  Dither dither = Dither::kNone;
   std::vector<CodeWidths> keys;    // [n_kv_heads]
   std::vector<CodeWidths> values;  // [n_kv_heads]; all zero: values are not coded
 };

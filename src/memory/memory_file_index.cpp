@@ -15,6 +15,11 @@
 namespace volvelle::memory_format {
 namespace {
 
+// What tiles hold beside codes.
+constexpr std::uint64_t kNoBound = 0;
+constexpr std::uint64_t kNorms = 1;
+constexpr std::uint64_t kDither = 2;
+
 Error corrupt(const std::string& what) {
   return {ErrorCode::kCorrupt, "metadata 'index': " + what};
 }
@@ -41,6 +46,7 @@ std::uint64_t layer_floats(const IndexShape& index, const LayerShape& layer) {
 LayerCode empty_code(const IndexShape& index, const LayerShape& layer) {
   LayerCode code;
   code.norms = index.norms;
+  code.dither = index.dither;
   code.n_rows = static_cast<std::int64_t>(index.n_rows);
   for (std::size_t h = 0; h < index.keys.size(); ++h) {
     RowCode& keys = code.keys.emplace_back();
@@ -108,7 +114,8 @@ bool read_layer(const std::string& word, const LayerShape& layer, std::uint64_t 
   if (!std::getline(parts, part, ':') || !parse_numbers(part, sizes)) return false;
   index.n_tiles = sizes[0];
   index.n_rows = sizes[1];
-  index.norms = sizes[2] == 1;
+  index.norms = sizes[2] == kNorms;
+  index.dither = sizes[2] == kDither ? Dither::kSubtractive : Dither::kNone;
   while (std::getline(parts, part, ':')) {
     if (!read_head(part, layer, index)) return false;
   }
@@ -116,7 +123,7 @@ bool read_layer(const std::string& word, const LayerShape& layer, std::uint64_t 
   for (const CodeWidths& values : index.values) {
     if ((values.total() > 0) != coded) return false;
   }
-  return sizes[2] <= 1 && std::ssize(index.keys) == layer.n_kv_heads && layer.window == 0 &&
+  return sizes[2] <= kDither && std::ssize(index.keys) == layer.n_kv_heads && layer.window == 0 &&
          index.n_rows >= 1 && index.n_tiles <= n_rows / static_cast<std::uint64_t>(kCodeTile);
 }
 
@@ -132,6 +139,7 @@ std::vector<IndexShape> index_shapes(const ContextMemory& memory) {
     shapes[i].n_tiles = static_cast<std::uint64_t>(layer.n_tiles());
     shapes[i].n_rows = static_cast<std::uint64_t>(layer.code().n_rows);
     shapes[i].norms = layer.code().norms;
+    shapes[i].dither = layer.code().dither;
     for (std::size_t h = 0; h < layer.code().keys.size(); ++h) {
       shapes[i].keys.push_back(layer.code().keys[h].widths);
       shapes[i].values.push_back(layer.code().values.empty() ? CodeWidths{}
@@ -153,7 +161,9 @@ std::string index_text(const std::vector<IndexShape>& index) {
       continue;
     }
     out += std::to_string(layer.n_tiles) + ',' + std::to_string(layer.n_rows) + ',' +
-           (layer.norms ? '1' : '0');
+           std::to_string(layer.norms                     ? kNorms
+                          : layer.dither != Dither::kNone ? kDither
+                                                          : kNoBound);
     for (std::size_t h = 0; h < layer.keys.size(); ++h) {
       out += ':';
       append(layer.keys[h]);
@@ -234,7 +244,8 @@ Result<MemoryIndex> read_index(const SafetensorsHeader& header, const Shape& sha
       return corrupt("layer " + std::to_string(i) + " does not go with the spec");
     if (!present) continue;
     LayerCode code = empty_code(shape.index[i], shape.layout.layers[i]);
-    if (code.norms != plan.options.norms || code.values.empty() == plan.policy.coded_tail)
+    if (code.norms != plan.options.norms || code.dither != plan.options.dither ||
+        code.values.empty() == plan.policy.coded_tail)
       return corrupt("the codes of layer " + std::to_string(i) + " do not go with the spec");
     const std::byte* at = data + header.find(code_tensor(i))->begin;
     bool sound = true;

@@ -50,6 +50,7 @@ Result<IndexPlan> index_plan(const MemorySpec& spec) {
                       : topk.index == "dims" ? CodecKind::kDimensions
                                              : CodecKind::kBalanced;
   const bool proved = topk.cert == "exact";
+  const bool dithered = topk.cert == "dither";
   if (topk.bits && (*topk.bits < 2 || *topk.bits > 8))
     return plan_error("bits of topk must be 2 to 8, got " + std::to_string(*topk.bits));
   if (topk.rank && topk.bits.value_or(8) != 8)
@@ -57,13 +58,19 @@ Result<IndexPlan> index_plan(const MemorySpec& spec) {
   if (proved && (topk.rank || topk.bits.value_or(8) != 8 || topk.index != "saki"))
     return plan_error(
         "cert=exact needs all coordinates with 8 bits; leave index, bits and rank out");
+  if (dithered && (topk.rank || topk.tail != "coded"))
+    return plan_error(
+        "cert=dither needs all coordinates and a coded tail; leave rank and tail out");
   plan.options.rank = topk.rank.value_or(0);
-  plan.options.bits = topk.bits ? *topk.bits : proved ? 8.0 : 3.0;
+  plan.options.bits = topk.bits ? *topk.bits : proved ? 8.0 : dithered ? 5.0 : 3.0;
   plan.options.value_bits = topk.tail == "coded" ? 3.0 : 0.0;
   plan.options.norms = proved;
+  plan.options.dither = dithered ? Dither::kSubtractive : Dither::kNone;
   plan.policy.k = topk.k.value_or(kFloor);
   plan.policy.max_error = topk.max_error.value_or(0.0);
-  plan.policy.certificate = proved ? CertificateKind::kExact : CertificateKind::kNone;
+  plan.policy.certificate = proved     ? CertificateKind::kExact
+                            : dithered ? CertificateKind::kDithered
+                                       : CertificateKind::kNone;
   plan.policy.coded_tail = topk.tail == "coded";
   plan.policy.sinks = plan.options.sinks;
   return plan;
@@ -81,7 +88,7 @@ bool MemoryIndex::serves(LayerIndex layer) const noexcept {
 
 // Between one making and the next the queries in between are of no use.
 bool MemoryIndex::records(std::int64_t position) const noexcept {
-  return position % kQueryStep == 0 &&
+  return position % kQueryStep == 0 && position_limit_ == 0 &&
          (made_at_ == 0 || position >= 2 * made_at_ - kQueryPositions);
 }
 
@@ -145,7 +152,8 @@ std::vector<float> MemoryIndex::sample_of(const Layer& layer, std::int64_t lengt
 }
 
 bool MemoryIndex::wants_making(std::int64_t length) const noexcept {
-  if (length < kMinIndexedTokens || (made_at_ > 0 && length < 2 * made_at_)) return false;
+  if (position_limit_ > 0 || length < kMinIndexedTokens || (made_at_ > 0 && length < 2 * made_at_))
+    return false;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     if (!serves(LayerIndex(static_cast<std::int64_t>(i)))) continue;
     const std::vector<std::int64_t>& positions = layers_[i].positions;
@@ -170,12 +178,13 @@ AttentionShape MemoryIndex::shape_of(std::size_t layer) const noexcept {
 }
 
 Result<LayerCode> MemoryIndex::make_code(const KvStore& store, std::size_t layer,
-                                         std::int64_t length) const {
+                                         std::int64_t length,
+                                         std::vector<HeadDiagnostics>* diagnostics) const {
   std::int64_t n_tokens = 0;
   const std::vector<float> queries = sample_of(layers_[layer], length, &n_tokens);
   return make_layer_code(shape_of(layer),
                          store.segments(LayerIndex(static_cast<std::int64_t>(layer))), length,
-                         {queries.data(), n_tokens}, plan_.options);
+                         {queries.data(), n_tokens}, plan_.options, diagnostics);
 }
 
 namespace {
@@ -202,14 +211,18 @@ Status for_each_layer(std::size_t n, int n_threads, Work work) {
 
 }  // namespace
 
-Status MemoryIndex::make(const KvStore& store, std::int64_t length, int n_threads) {
+Status MemoryIndex::make(const KvStore& store, std::int64_t length, int n_threads,
+                         IndexDiagnostics* diagnostics) {
+  if (diagnostics != nullptr) diagnostics->assign(layers_.size(), {});
   std::vector<CodeIndex> made(layers_.size());
   const auto served = [&](std::size_t i) {
     return serves(LayerIndex(static_cast<std::int64_t>(i)));
   };
   const Status coded = for_each_layer(layers_.size(), n_threads, [&](std::size_t i) -> Status {
     if (!served(i)) return {};
-    VOLVELLE_ASSIGN_OR_RETURN(LayerCode code, make_code(store, i, length));
+    VOLVELLE_ASSIGN_OR_RETURN(
+        LayerCode code,
+        make_code(store, i, length, diagnostics == nullptr ? nullptr : &(*diagnostics)[i]));
     made[i] = CodeIndex(std::make_shared<LayerCode>(std::move(code)));
     return {};
   });
@@ -242,6 +255,17 @@ Status MemoryIndex::make(const KvStore& store, std::int64_t length, int n_thread
   }
   made_at_ = length;
   return {};
+}
+
+void MemoryIndex::adopt_codes(const MemoryIndex& other) {
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    layers_[i] = {};
+    if (!other.layers_[i].index.ready()) continue;
+    const std::shared_ptr<const LayerCode>& code = other.layers_[i].index.shared_code();
+    layers_[i].index = CodeIndex(code);
+    position_limit_ = position_limit_ == 0 ? code->n_rows : std::min(position_limit_, code->n_rows);
+  }
+  made_at_ = 1;
 }
 
 Status MemoryIndex::extend(const KvStore& store, std::int64_t length) {

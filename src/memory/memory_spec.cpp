@@ -106,7 +106,6 @@ namespace {
 Status require_supported_topk(const MemorySpec& spec) {
   if (!spec.full) return not_built("term 'topk' without 'full'");
   if (spec.topk->index == "exact") return not_built("index=exact of term 'topk'");
-  if (spec.topk->cert == "dither") return not_built("cert=dither of term 'topk'");
   const Result<IndexPlan> plan = index_plan(spec);
   return plan.ok() ? Status() : Status(plan.error());
 }

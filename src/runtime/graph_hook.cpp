@@ -2,6 +2,7 @@
 // Ops are called by every engine thread with (ith, nth): rows are dealt out by token, attention
 // splits itself. Ops allocate nothing and never fail: they leave a problem for finish_ubatch().
 #include "runtime/graph_hook.hpp"
+#include "index/read_audit.hpp"
 
 #include <algorithm>
 #include <array>
@@ -369,6 +370,9 @@ void GraphHook::attend_layer(ggml_tensor* dst, int ith, int nth, void* userdata)
     if (index != nullptr && ith == 0) part.memory->observe(layer, task);
     if (hook.reads_index(task, part, layer)) {
       topk_attend(task, index->layer(layer), index->plan().policy, *hook.topk_, ith, nth);
+      // The next read can not begin to score before this thread joins it.
+      if (hook.options_.audit_reads && ith == 0)
+        audit_read(task, index->layer(layer), index->plan().policy, *hook.topk_);
       continue;
     }
     if (index != nullptr && ith == 0 && part.want != Logits::kNone) hook.count_exact(task);

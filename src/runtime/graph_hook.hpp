@@ -42,6 +42,7 @@ class GraphHook {
     StoreLayout layout;
     std::vector<int> readers;  // [n_layers]: attention nodes that read each layer's rows
     bool deterministic = false;
+    bool audit_reads = false;
     CaptureSink capture;
     CancelToken cancel;
   };

@@ -65,6 +65,7 @@ struct Session::Impl {
         logit_rows(model.info().n_vocab) {}
 
   Status check(std::span<const SequenceStep> steps) const;
+  Status check_dither(const ContextMemory& memory) const;
   Status prepare_indexes(std::span<const UbatchPart> parts);
   Status run_ubatch(std::span<const UbatchPart> parts);
   Status decode(std::span<const UbatchPart> parts);
@@ -123,8 +124,8 @@ Result<Session> Session::create(const Model& model, const SessionOptions& option
   impl->n_threads = n_threads;
   impl->max_threads = std::max(n_threads, n_threads_batch);
   impl->hook = std::make_unique<GraphHook>(
-      GraphHook::Options{impl->layout, info.layer_readers, options.deterministic, options.capture,
-                         options.cancel},
+      GraphHook::Options{impl->layout, info.layer_readers, options.deterministic,
+                         options.audit_reads, options.capture, options.cancel},
       std::move(workspace));
 
   engine::ContextRequest request;
@@ -193,6 +194,23 @@ Status Session::step(std::span<const SequenceStep> steps) {
   return flush();
 }
 
+/// A certificate from a dither speaks of queries that do not depend on it. A layer that reads the
+/// codes of a lower one has queries that do.
+Status Session::Impl::check_dither(const ContextMemory& memory) const {
+  const MemoryIndex* const index = memory.index();
+  if (index == nullptr || index->plan().options.dither == Dither::kNone) return {};
+  for (std::size_t i = 0; i < model.info().layer_readers.size(); ++i) {
+    if (model.info().layer_readers[i] <= 1 ||
+        !index->serves(LayerIndex(static_cast<std::int64_t>(i))))
+      continue;
+    return Error{ErrorCode::kUnsupported,
+                 "run: cert=dither promises nothing for a model whose layers share rows (layer " +
+                     std::to_string(i) + " is read by " +
+                     std::to_string(model.info().layer_readers[i]) + "); use cert=exact"};
+  }
+  return {};
+}
+
 Status Session::Impl::check(std::span<const SequenceStep> steps) const {
   if (std::ssize(steps) > options.max_sequences) {
     return Error{ErrorCode::kInvalidArgument, "run: " + std::to_string(steps.size()) +
@@ -213,6 +231,7 @@ Status Session::Impl::check(std::span<const SequenceStep> steps) const {
           "run: deterministic mode and topk contradict each other: what is read from codes "
           "depends on the size of a batch; leave one out"};
     }
+    VOLVELLE_RETURN_IF_ERROR(check_dither(memory));
     if (memory.layout() != layout) {
       return Error{ErrorCode::kMismatch,
                    "run: the memory's layers or storage types are not those of this session"};
@@ -220,6 +239,14 @@ Status Session::Impl::check(std::span<const SequenceStep> steps) const {
     const auto n = static_cast<std::int64_t>(steps[i].tokens.size());
     const std::int64_t limit = model.info().context_length;
     if (memory.length() + n > limit) return context_exceeded(memory.length(), n, limit);
+    const std::int64_t known = memory.index() == nullptr ? 0 : memory.index()->position_limit();
+    if (known > 0 && memory.length() + n > known) {
+      return Error{
+          ErrorCode::kContextExceeded,
+          "run: the calibration of the index knows positions below " + std::to_string(known) +
+              ", but the memory would grow to " + std::to_string(memory.length() + n) +
+              " tokens; make one from a longer text, or let the memory make its own codes"};
+    }
     for (const TokenId token : steps[i].tokens) {
       if (token >= 0 && token < model.info().n_vocab) continue;
       return Error{ErrorCode::kInvalidArgument,
@@ -251,8 +278,8 @@ Status Session::Impl::prepare_indexes(std::span<const UbatchPart> parts) {
   return hook->reserve_tiles(n_tiles);
 }
 
-Status Session::prepare_index(ContextMemory& memory) const {
-  return memory.prepare_index(impl_->n_threads);
+Status Session::prepare_index(ContextMemory& memory, IndexDiagnostics* diagnostics) const {
+  return memory.prepare_index(impl_->n_threads, diagnostics);
 }
 
 ReadStatistics Session::take_read_statistics() noexcept {

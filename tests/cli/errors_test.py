@@ -41,7 +41,7 @@ def fold(text, tmp_path, *flags, code, name=WIRED):
     (["--memory", "full+nonsense(3)"], "nonsense"),
     (["--memory", "window(0)"], "window"),
     (["--memory", "sink(4)+window(99999999999999999999)"], "window"),
-    (["--memory", "full+topk(k=128,cert=dither)"], "cert=dither"),
+    (["--memory", "full+topk(k=128,index=exact)"], "index=exact"),
     (["--memory", "full+topk(k=0)"], "k of topk"),
     (["--memory", "full+topk(k=64,bits=12)"], "bits of topk"),
     (["--memory", "sink(4)+window(64)+tail(summary)"], "tail"),
@@ -70,7 +70,7 @@ def test_wrong_flags_of_run(flags, said):
     (["nonsense"], "nonsense"),
     (["chat"], "-m is required"),
     (["serve", "-m", "x"], "this version does not have it"),
-    (["bench", "kv"], "this version does not have it"),
+    (["bench", "stream"], "this version does not have it"),
     (["bench"], "subcommand"),
     (["fold"], "required"),
     (["ask", "only-a-file"], "QUESTION"),
@@ -86,7 +86,7 @@ def test_wrong_commands_are_usage_errors(arguments, said):
 def test_names_of_later_versions_are_not_listed():
     listed = volvelle("--help").out
     assert "fold" in listed and "bench" in listed
-    for name in ["serve", "train", "analyze", "calibrate"]:
+    for name in ["serve", "train", "analyze"]:
         assert f"\n  {name} " not in listed
 
 

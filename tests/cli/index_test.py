@@ -71,7 +71,8 @@ def test_short_texts_have_no_index_and_are_exact(tmp_path):
 
 
 @pytest.mark.parametrize("spec, kind", [("full+topk(k=64)", "estimated"),
-                                        ("full+topk(max_error=0.05,cert=exact)", "certified")])
+                                        ("full+topk(max_error=0.05,cert=exact)", "certified"),
+                                        ("full+topk(max_error=0.05,cert=dither)", "certified")])
 def test_audit_reports_the_class_of_its_reads(spec, kind):
     report = volvelle("audit", "-m", SMOL, "-f", "emma.txt", "--tokens", 1200, "--last", 8,
                       "--memory", spec, "--json", timeout=300).json
@@ -81,6 +82,86 @@ def test_audit_reports_the_class_of_its_reads(spec, kind):
     if kind == "certified":
         assert 0 < certificate["worst_bound"] <= 0.05
         assert certificate["certified_share"] == 1
+        assert report["violations"] == 0
+    assert report["audited_reads"] > 0
+    assert 0 < report["variation_mean"] <= report["variation_max"] < 1
+    assert 0 < report["output_error"] < 0.2
+    if "dither" in spec:  # what is promised, and with what probability
+        assert certificate["probability"]["delta_per_read"] == 1e-9
+        assert "do not depend on the dither" in certificate["probability"]["statement"]
+
+
+@pytest.fixture(scope="module")
+def calibration(tmp_path_factory):
+    path = tmp_path_factory.mktemp("calibration") / "c.vmem"
+    report = volvelle("calibrate", "-m", SMOL, "-f", "emma.txt", "--tokens", 1600, "-o", path,
+                      "--json", timeout=300).json
+    return path, report
+
+
+def test_calibrate_says_what_it_found_about_each_head(calibration):
+    path, report = calibration
+    assert report["positions"] == 1600
+    assert len(report["heads"]) == 90
+    # Best in their own moments: the theorem behind the codes.
+    assert all(head["predicted_error"] <= head["principal_error"] * 1.001
+               for head in report["heads"])
+    seen = volvelle("inspect", path, "--verify", "--json").json
+    assert seen["kind"] == "calibration" and seen["n_tokens"] == 1
+
+
+def test_a_calibration_serves_other_texts_up_to_its_last_position(calibration):
+    def audit(tokens, **more):
+        return volvelle("audit", "-m", SMOL, "-f", "persuasion.txt", "--tokens", tokens, "--last", 8,
+                        "--memory", "full+topk(k=64)", "--calibration", calibration[0], "--json",
+                        timeout=300, **more)
+    report = audit(1500).json
+    assert report["certificate"]["class"] == "estimated"
+    assert report["audited_reads"] > 0 and report["output_error"] < 0.2
+    error = audit(1700, code=1).json["error"]["message"]
+    assert "positions below 1600" in error and "grow to" in error
+
+
+@pytest.mark.parametrize("model, spec, code, expected", [
+    (WIRED, "full+topk(k=128)", 1, "fingerprint"),
+    (SMOL, "full+topk(k=64,bits=4)", 1, "does not go with"),
+    (SMOL, "full", 2, "no index"),
+])
+def test_a_calibration_that_does_not_fit_is_refused(calibration, tmp_path, model, spec, code, expected):
+    (tmp_path / "t.txt").write_text(wired_text(200))
+    error = volvelle("fold", "-m", model, "-f", tmp_path / "t.txt", "--format", "raw", "--memory", spec,
+                     "-o", tmp_path / "m.vmem", "--calibration", calibration[0], code=code).error
+    assert expected in error
+    assert not (tmp_path / "m.vmem").exists()
+
+
+def test_memories_and_calibrations_are_told_apart(calibration, indexed, tmp_path):
+    error = volvelle("ask", calibration[0], "What?", code=2).error
+    assert "is a calibration" in error
+    error = volvelle("run", "-m", WIRED, "-p", "k01", "-n", 1, "--memory", SPEC, "--calibration",
+                     indexed[1], code=2).error
+    assert "not a calibration" in error
+    error = volvelle("fold", "--from", calibration[0], "-m", SMOL, "-o", tmp_path / "m.vmem", code=2).error
+    assert "is a calibration" in error
+    assert "no index" in volvelle("calibrate", "-m", SMOL, "-f", "emma.txt", "--memory", "full",
+                                  "-o", tmp_path / "c.vmem", code=2).error
+    assert "too few" in volvelle("calibrate", "-m", SMOL, "-f", "emma.txt", "--tokens", 100,
+                                 "-o", tmp_path / "c.vmem", code=2).error
+
+
+def test_bench_kv_compares_memories_on_the_same_documents():
+    report = volvelle("bench", "kv", "-m", SMOL, "--tokens", 600, "--trials", 1, "--questions", 2,
+                      "--tasks", "key_value,multi_turn", "--memory", "full;full+topk(k=64)", "-o", "json",
+                      timeout=600).json
+    rows = report["rows"]
+    assert [row["task"] for row in rows] == ["key_value", "multi_turn"] * 2
+    assert all(row["n"] == 2 and 0 <= row["score"] <= 1 for row in rows)
+    # So short a memory is read exactly, so every answer is the same.
+    assert all(row["same_answers"] == 1 and row["score_delta"] == 0 for row in rows)
+    error = volvelle("bench", "kv", "-m", SMOL, "--tokens", 8192, "--tasks", "multi_hop", code=1).error
+    assert "context" in error
+    assert "chat template" in volvelle("bench", "kv", "-m", WIRED, "--tokens", 300, "--tasks",
+                                       "multi_turn", code=2).error
 
 
 def test_ranks_beyond_the_head_are_named(tmp_path):
@@ -108,3 +189,12 @@ def test_the_engine_spins_shortly_unless_told_otherwise(given, expected):
         chat.wait()
     spins = [v for v in variables if v.startswith(b"GOMP_SPINCOUNT=")]
     assert spins == ([expected] if expected else [])
+
+
+def test_bench_index_prints_codes_by_rank():
+    report = volvelle("bench", "index", "-m", SMOL, "-f", "emma.txt", "--read", "persuasion.txt", "--tokens",
+                      1024, "--ranks", "16", "--calibrations", "512", "--queries", 2, "-o", "json",
+                      timeout=600).json
+    rows = {row["codec"]: row for row in report["rows"] if row["rows"] == 512}
+    assert rows["saki"]["recall"] > rows["pca"]["recall"]
+    assert 0 < rows["saki"]["measured_error"] < rows["pca"]["measured_error"]

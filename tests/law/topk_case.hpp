@@ -39,13 +39,15 @@ class TopkCase {
     for (float& x : queries) x = normal(random);
   }
 
-  CodeIndex make_index(const IndexOptions& options) {
+  /// `dither_seed`: of codes with a dither.
+  CodeIndex make_index(const IndexOptions& options, std::uint64_t dither_seed = 1) {
     const AttendTask task = plain.task();
     auto code = make_layer_code(task.shape, task.segments, plain.options().n_rows,
                                 {queries.data(), 256}, options);
     EXPECT_TRUE(code.ok()) << (code.ok() ? "" : code.error().message);
     CodeIndex index(std::make_shared<LayerCode>(std::move(*code)));
     CodeScratch scratch;
+    scratch.salts.emplace(dither_seed);
     while ((index.n_tiles() + 1) * kCodeTile <= plain.options().n_rows) {
       const Status appended = index.append_tile(task.shape, task.segments, scratch);
       EXPECT_TRUE(appended.ok());

@@ -240,6 +240,91 @@ TEST(TopkCertificate, AQuarterOfTheBoundIsTooLittle) {
   EXPECT_GT(broken, 5);
 }
 
+/// Rows in a few tight clusters, where what is unread of a cluster is its unlucky part.
+void make_clusters(TopkCase& problem, std::uint32_t seed, float width) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  const AttentionShape shape = problem.plain.task().shape;
+  const auto dim = static_cast<std::size_t>(shape.head_dim_k);
+  auto& k = problem.plain.k();
+  std::vector<float> centers(4 * dim);
+  for (float& x : centers) x = normal(random);
+  for (std::size_t i = 0; i < k.size(); ++i) {
+    const std::size_t row = i / dim;
+    k[i] = centers[row % 4 * dim + i % dim] + width * normal(random);
+  }
+  problem.plain.cut({problem.plain.options().n_rows / 3});
+}
+
+TEST(TopkCertificate, DitheredCodesBoundTheTrueVariation) {
+  double largest_ratio = 0.0;
+  double sum_ratio = 0.0;
+  int reads = 0, dense = 0;
+  for (std::uint32_t seed = 0; seed < 60; ++seed) {
+    std::mt19937 random(seed);
+    const int group = 1 + static_cast<int>(random() % 4);
+    const int dims[] = {32, 64, 80, 128};
+    const auto n = static_cast<std::int64_t>(300 + random() % 1200);
+    const float amplitude = 0.2f * static_cast<float>(1 << (random() % 4));
+    TopkCase problem(shape_of(2 * group, 2, dims[random() % 4]), n, seed, amplitude);
+    if (seed % 3 == 0) make_clusters(problem, seed, seed % 2 == 0 ? 0.0f : 0.05f);
+    const double bits = random() % 2 == 0 ? 4.0 : 5.0;
+    const CodeIndex index =
+        problem.make_index({.bits = bits, .dither = Dither::kSubtractive}, seed + 1);
+    TopkPolicy policy{.k = static_cast<std::int64_t>(1 + random() % 100),
+                      .certificate = CertificateKind::kDithered};
+    if (seed % 2 == 0) policy.max_error = random() % 2 == 0 ? 0.05 : 0.02;
+    const AttendTask task = problem.plain.task();
+    ASSERT_TRUE(can_read_topk(task, index, policy));
+    TopkWorkspace workspace = make_topk_workspace(task.shape, 1, index.n_tiles());
+    topk_attend(task, index, policy, workspace, 1);
+    ASSERT_FALSE(workspace.take_not_finite());
+    const ReadStatistics statistics = workspace.take_statistics();
+    if (policy.max_error > 0.0) {
+      ASSERT_EQ(statistics.certified, statistics.reads);
+    }
+    dense += static_cast<int>(statistics.dense);
+    if (statistics.certified < statistics.reads) continue;
+    const std::int64_t n_tiles = std::min((n - policy.window) / kCodeTile, index.n_tiles());
+    double worst = 0.0;
+    for (int head = 0; head < task.shape.n_heads; ++head) {
+      const double variation =
+          used_variation(task, head, problem.plain, workspace, policy, n_tiles);
+      ++reads;
+      worst = std::max(worst, variation);
+      ASSERT_LE(variation, statistics.worst_bound + 1e-9) << "seed " << seed << " head " << head;
+      if (policy.max_error > 0.0) {
+        ASSERT_LE(variation, policy.max_error);
+      }
+    }
+    if (statistics.dense > 0) continue;
+    largest_ratio = std::max(largest_ratio, worst / statistics.worst_bound);
+    sum_ratio += worst / statistics.worst_bound;
+  }
+  EXPECT_GT(reads, 100);
+  EXPECT_LT(dense, reads / 2);
+  EXPECT_GT(largest_ratio, 0.3);  // the bound is near the truth
+}
+
+// The dither must be taken out again: codes read without it are off by much more.
+TEST(TopkCertificate, DitheredTailsAreAsGoodAsPlainOnes) {
+  TopkCase problem(shape_of(3, 1, 64), 1500, 8);
+  const auto exact = reference_attend(problem.plain.task());
+  const TopkPolicy plain{.k = 128};
+  const TopkPolicy dithered{.k = 128, .certificate = CertificateKind::kDithered};
+  const double without =
+      relative_error(read(problem, problem.make_index({.bits = 4.0}), plain).out, exact);
+  const CodeIndex index = problem.make_index({.bits = 4.0, .dither = Dither::kSubtractive}, 9);
+  const double with = relative_error(read(problem, index, dithered).out, exact);
+  EXPECT_LT(with, 2.0 * without);
+  EXPECT_FALSE(can_read_topk(problem.plain.task(), index, plain));
+  // Another seed, other codes; the same seed, the same bits for any number of threads.
+  const auto one = read(problem, index, dithered, 1).out;
+  EXPECT_EQ(read(problem, index, dithered, 3).out, one);
+  const CodeIndex other = problem.make_index({.bits = 4.0, .dither = Dither::kSubtractive}, 10);
+  EXPECT_NE(read(problem, other, dithered, 1).out, one);
+}
+
 TEST(Select, EqualsSorting) {
   std::mt19937 random(7);
   for (int trial = 0; trial < 300; ++trial) {

@@ -99,6 +99,29 @@ TEST_F(IndexSession, CertifiedReadsStayWithinTheirLimit) {
   EXPECT_LT(reads.dense, reads.reads / 2);
 }
 
+TEST_F(IndexSession, AuditedReadsKeepWhatTheyPromise) {
+  SessionOptions options;
+  options.n_threads = 2;
+  options.audit_reads = true;
+  Session session = require(Session::create(*model_, options));
+  for (const char* text : {"full+topk(max_error=0.05,cert=exact)",
+                           "full+topk(max_error=0.05,cert=dither)", "full+topk(k=128)"}) {
+    SCOPED_TRACE(text);
+    ContextMemory memory = fold(session, text);
+    decode(session, memory, 6);
+    const ReadStatistics reads = session.take_read_statistics();
+    EXPECT_EQ(reads.audited, 6 * 30 * 9);
+    EXPECT_EQ(reads.violations, 0);
+    EXPECT_GT(reads.worst_variation, 0.0);
+    // Real keys and queries: about .01 is what other programs measured.
+    EXPECT_LT(reads.sum_variation / static_cast<double>(reads.audited), 0.02);
+    EXPECT_LT(reads.sum_output_error / static_cast<double>(reads.audited), 0.03);
+    if (spec(text).topk->max_error) {
+      EXPECT_LE(reads.worst_variation, 0.05);
+    }
+  }
+}
+
 TEST_F(IndexSession, ShortMemoriesAndNamedLayersAreExact) {
   Session session = open_session(*model_, 512);
   const auto run = [&](const std::string& text, std::size_t n) {

@@ -33,7 +33,7 @@ TEST(ContextMemory, CreateChecksSpecAndTypes) {
     return ContextMemory::create(small_layout(), *parse_memory_spec(text)).error().code;
   };
   EXPECT_EQ(code("full"), ErrorCode::kMismatch);  // f16 by default, the layout has f32 values
-  EXPECT_EQ(code("full+kv(k=f16,v=f32)+topk(k=4,cert=dither)"), ErrorCode::kUnsupported);
+  EXPECT_EQ(code("full+kv(k=f16,v=f32)+topk(k=4,index=exact)"), ErrorCode::kUnsupported);
   EXPECT_EQ(ContextMemory::create(small_layout(), MemorySpec{}).error().code,
             ErrorCode::kInvalidArgument);
 }

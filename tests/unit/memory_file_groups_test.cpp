@@ -230,7 +230,7 @@ TEST_F(GroupsTest, ASpecThatDoesNotGoWithTheRowsIsNotRestored) {
   EXPECT_EQ(error_with("spec", "window(50)+kv(k=f16,v=f32)"), "");
   EXPECT_EQ(error_with("spec", "full+swa(full)+kv(k=f16,v=f32)"), "");
   expect_refused("spec", "window(8)+kv(k=f16,v=f32)", "grouped");
-  expect_refused("spec", "full+topk(k=4,cert=dither)+kv(k=f16,v=f32)", "dither");
+  expect_refused("spec", "full+topk(k=4,index=exact)+kv(k=f16,v=f32)", "index=exact");
   expect_refused("spec", "full", "");
   expect_refused("spec", "nonsense", "nonsense");
 }

@@ -133,6 +133,51 @@ TEST(MemoryIndex, RollbackAndTruncateCutTilesThatAreNoLongerCovered) {
   EXPECT_TRUE(std::equal(kept.begin(), kept.end(), m.index().layer(LayerIndex(0)).tile(16)));
 }
 
+TEST(MemoryIndex, RowsThatAreWrittenAgainHaveAnotherDither) {
+  IndexedMemory memory("full+topk(k=16,cert=dither)");
+  memory.feed(1300);
+  ASSERT_TRUE(memory.memory().prepare_index(1).ok());
+  const auto salt = [&](std::int64_t tile) {
+    return *memory.index().layer(LayerIndex(0)).head_tile(0, tile).key_salt;
+  };
+  const std::uint64_t kept = salt(10);
+  const std::uint64_t cut = salt(18);
+  EXPECT_NE(kept, cut);
+  EXPECT_NE(salt(3), *memory.index().layer(LayerIndex(0)).head_tile(1, 3).key_salt);
+  EXPECT_NE(salt(3), *memory.index().layer(LayerIndex(2)).head_tile(0, 3).key_salt);
+  ASSERT_TRUE(memory.memory().truncate(1160).ok());
+  memory.feed(140);
+  EXPECT_EQ(salt(10), kept);
+  EXPECT_NE(salt(18), cut);
+}
+
+TEST(MemoryIndex, AdoptedCodesServeFromTheFirstTileAndAreNotMadeAgain) {
+  IndexedMemory source;
+  source.feed(2048);
+  ASSERT_TRUE(source.memory().prepare_index(1).ok());
+  IndexedMemory memory;
+  ASSERT_TRUE(memory.memory().adopt_codes(source.memory()).ok());
+  EXPECT_EQ(memory.index().position_limit(), 2048);
+  memory.feed(130, 1);
+  EXPECT_EQ(memory.tiles(0), 2);
+  EXPECT_EQ(memory.tiles(1), 0);  // has a window of its own
+  memory.feed(1500, 1);
+  ASSERT_TRUE(memory.memory().prepare_index(1).ok());
+  EXPECT_EQ(memory.index().layer(LayerIndex(0)).code().keys,
+            source.index().layer(LayerIndex(0)).code().keys);
+  // Not in a memory that holds something, not with other codes, not from one without.
+  EXPECT_FALSE(memory.memory().adopt_codes(source.memory()).ok());
+  IndexedMemory finer("full+topk(k=16,bits=4)");
+  EXPECT_EQ(finer.memory().adopt_codes(source.memory()).error().code, ErrorCode::kMismatch);
+  IndexedMemory empty, other;
+  EXPECT_FALSE(empty.memory().adopt_codes(other.memory()).ok());
+  IndexedMemory exact("full");
+  EXPECT_FALSE(exact.memory().adopt_codes(source.memory()).ok());
+  // A floor and a limit are no part of the codes.
+  IndexedMemory limited("full+topk(max_error=0.05)");
+  EXPECT_TRUE(limited.memory().adopt_codes(source.memory()).ok());
+}
+
 TEST(MemoryIndex, BranchesShareTilesAndDoNotDisturbEachOther) {
   IndexedMemory m;
   m.feed(1150);
@@ -189,6 +234,25 @@ TEST_F(IndexFile, ComesBackAsItWas) {
       ASSERT_TRUE(std::equal(a.tile(t), a.tile(t) + a.code().tile_bytes(), b.tile(t)));
   }
   EXPECT_FALSE(restored.index()->layer(LayerIndex(1)).ready());
+}
+
+TEST_F(IndexFile, ADitherComesBackWithItsSalts) {
+  IndexedMemory memory("full+topk(k=16,cert=dither)");
+  memory.feed(1300);
+  ASSERT_TRUE(memory.memory().prepare_index(1).ok());
+  MemoryRecord record = record_;
+  record.spec = to_string(memory.memory().spec());
+  record.tokens.assign(memory.memory().tokens().begin(), memory.memory().tokens().end());
+  const auto file_path = folder_ / "dither.vmem";
+  ASSERT_TRUE(save_memory(file_path, record, memory.memory()).ok());
+  MemoryFile file = MemoryFile::open(file_path).value();
+  ASSERT_TRUE(file.verify_rows().ok());
+  const ContextMemory restored = file.restore().value();
+  const CodeIndex& a = memory.index().layer(LayerIndex(2));
+  const CodeIndex& b = restored.index()->layer(LayerIndex(2));
+  EXPECT_EQ(b.code().dither, Dither::kSubtractive);
+  EXPECT_EQ(*a.head_tile(0, 5).key_salt, *b.head_tile(0, 5).key_salt);
+  EXPECT_EQ(a.code().keys, b.code().keys);
 }
 
 TEST_F(IndexFile, BadSizesAreRefusedByName) {

@@ -272,7 +272,8 @@ TEST(MemorySpec, SupportedInThisVersion) {
        {"full", "full+kv(k=f32,v=f16)", "sink(4)+window(64)", "window(8,block=1)",
         "sink(1)+window(9)+kv(v=f32)", "full+kv(k=bf16,v=q8_0)", "window(8)+kv(v=q4_0)",
         "full+topk(k=8)", "full+topk(k=64,rank=32,tail=none)", "full+topk(k=64,index=pca,bits=4)",
-        "full+topk(max_error=0.05,cert=exact)+dense_layers=0-1"}) {
+        "full+topk(max_error=0.05,cert=exact)+dense_layers=0-1",
+        "full+topk(max_error=0.05,cert=dither)", "full+topk(k=64,cert=dither,bits=5)"}) {
     EXPECT_TRUE(require_supported(parsed(text)).ok()) << text;
   }
   const auto refused = [](std::string_view text, std::string_view name) {
@@ -282,8 +283,8 @@ TEST(MemorySpec, SupportedInThisVersion) {
     EXPECT_NE(status.error().message.find(name), std::string::npos) << status.error().message;
     EXPECT_NE(status.error().message.find("supported: full, full+topk"), std::string::npos);
   };
-  refused("full+topk(k=8,cert=dither)",
-          "memory spec: cert=dither of term 'topk' is not built yet in this version");
+  refused("full+topk(k=8,index=exact)",
+          "memory spec: index=exact of term 'topk' is not built yet in this version");
   refused("full+topk(k=8,index=exact)", "index=exact");
   refused("window(64)+topk(k=8)", "term 'topk' without 'full'");
   refused("window(8)+tail(mean)", "term 'tail'");

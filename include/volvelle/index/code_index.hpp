@@ -19,13 +19,14 @@ namespace volvelle {
 
 /// How the rows of every KV head of a layer are coded. Immutable; shared by clones.
 struct LayerCode {
-  std::vector<RowCode> keys;    // [n_kv_heads]
-  std::vector<RowCode> values;  // [n_kv_heads], or none: only scores are coded
-  bool norms = false;           // tiles hold the norm of each key's coding error
-  std::int64_t n_rows = 0;      // rows that the code was made from
+  std::vector<RowCode> keys;      // [n_kv_heads]
+  std::vector<RowCode> values;    // [n_kv_heads], or none: only scores are coded
+  bool norms = false;             // tiles hold the norm of each key's coding error
+  Dither dither = Dither::kNone;  // of keys; tiles hold a salt for each KV head
+  std::int64_t n_rows = 0;        // rows that the code was made from
   int n_kv_heads() const noexcept { return static_cast<int>(keys.size()); }
-  /// Whether norms bound every score: they do not see coordinates that are not coded.
-  bool bounds_scores() const noexcept;
+  /// Whether all coordinates are coded: nothing bounds the error of a score otherwise.
+  bool codes_all() const noexcept;
   /// Bytes of the codes of one tile, all KV heads; a multiple of 64.
   std::size_t tile_bytes() const noexcept;
   /// Bytes of KV head `head` in it, and where they begin.
@@ -39,6 +40,7 @@ struct LayerCode {
 struct HeadTile {
   const std::uint16_t* key_scales = nullptr;  // [kCodeTile] half floats
   const std::uint16_t* key_norms = nullptr;   // [kCodeTile] half floats, or nothing
+  const std::uint64_t* key_salt = nullptr;    // of the dither, or nothing
   const std::byte* key_levels = nullptr;
   const std::uint16_t* value_scales = nullptr;
   const std::byte* value_levels = nullptr;
@@ -51,6 +53,7 @@ class CodeIndex {
 
   bool ready() const noexcept { return code_ != nullptr; }
   const LayerCode& code() const noexcept { return *code_; }
+  const std::shared_ptr<const LayerCode>& shared_code() const noexcept { return code_; }
   std::int64_t n_tiles() const noexcept { return static_cast<std::int64_t>(tiles_.size()); }
   const std::byte* tile(std::int64_t i) const noexcept {
     return tiles_[static_cast<std::size_t>(i)].get();
@@ -97,10 +100,12 @@ struct IndexOptions {
   int rank = 0;             // 0: all coordinates, water-filled; else the first `rank` with 8 bits
   double value_bits = 3.0;  // 0: values are not coded
   bool norms = false;
+  Dither dither = Dither::kNone;  // of keys; needs 2 bits or more, and no rank
   bool normalise_queries = true;
   bool shrink = true;
   std::int64_t sinks = 4;        // rows left out of the moments
   std::int64_t max_rows = 4096;  // rows that the moments are made of, evenly spread
+  bool operator==(const IndexOptions&) const = default;
 };
 
 /// Queries of one layer at late positions: [n_tokens, n_heads, head_dim].
@@ -119,6 +124,9 @@ struct HeadDiagnostics {
   double shrinkage_queries = 0.0;
   int key_spikes = 0;  // correlation eigenvalues above the noise edge
 };
+
+/// [n_layers][n_kv_heads]; nothing for layers without an index.
+using IndexDiagnostics = std::vector<std::vector<HeadDiagnostics>>;
 
 /// Makes the code of a layer from its stored rows [0, n_rows) and a sample of queries. The rows
 /// must spread over all positions that will be searched: a code made of early positions alone finds

@@ -25,14 +25,17 @@
 namespace volvelle {
 
 enum class CertificateKind {
-  kNone,   // an estimate from the steps of the code
-  kExact,  // a bound from the stored norm of each key's coding error; needs LayerCode::norms
+  kNone,      // an estimate from the steps of the code
+  kExact,     // a bound from the stored norm of each key's coding error; needs LayerCode::norms
+  kDithered,  // a bound that holds with probability 1 - delta over the codes' random dither, for
+              // queries that do not depend on it; needs LayerCode::dither
 };
 
 struct TopkPolicy {
   std::int64_t k = 128;    // rows read exactly for each KV head; with a limit: the floor
   double max_error = 0.0;  // limit of the total variation; 0: k is fixed
   CertificateKind certificate = CertificateKind::kNone;
+  double delta = 1e-9;  // of a dithered certificate, for each read of a query head
   bool coded_tail = true;
   std::int64_t sinks = 4;
   std::int64_t window = 64;  // at least so many last rows are read exactly
@@ -49,6 +52,12 @@ struct ReadStatistics {
   std::int64_t rows_read = 0;  // of them read exactly
   std::int64_t bytes_read = 0;
   std::int64_t bytes_dense = 0;  // what reading all rows exactly would have read
+  // of the reads that were checked against exact attention (SessionOptions::audit_reads)
+  std::int64_t audited = 0;
+  std::int64_t violations = 0;  // whose weights were farther from exact than their bound
+  double sum_variation = 0.0;   // total variation of their weights
+  double worst_variation = 0.0;
+  double sum_output_error = 0.0;  // |output - exact| / |exact|
   void add(const ReadStatistics& other) noexcept;
 };
 

@@ -1,6 +1,7 @@
 // Which instruction set the kernels use.
 //
-// By itself the best one of this processor. VOLVELLE_ISA (avx3 = AVX-512, avx2, sse4, ssse3,
+// By itself the best one of this processor (the scan of codes then also uses AVX-512's VNNI).
+// VOLVELLE_ISA (avx3 = AVX-512, avx2, sse4, ssse3,
 // scalar) forces another, for comparisons and for processors below AVX2, which are too slow to be
 // taken silently.
 #pragma once

@@ -38,10 +38,12 @@ struct TextSource {
 
 inline constexpr const char* kDocumentMemory = "document";
 inline constexpr const char* kConversationMemory = "conversation";
+/// One token, and the codes of an index for other memories; see ContextMemory::adopt_codes().
+inline constexpr const char* kCalibrationMemory = "calibration";
 
 /// Everything about a memory but its rows.
 struct MemoryRecord {
-  std::string kind = kDocumentMemory;  // or kConversationMemory
+  std::string kind = kDocumentMemory;  // or kConversationMemory, kCalibrationMemory
   std::string spec;                    // canonical
   std::string engine;                  // "llama.cpp 0.5.0 ..."
   std::string model_path;

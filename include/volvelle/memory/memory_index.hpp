@@ -55,7 +55,13 @@ class MemoryIndex {
   bool wants_making(std::int64_t length) const noexcept;
   /// Makes codes of rows [0, length) and codes them, on `n_threads` threads. `store` holds the rows
   /// of all served layers. On an error the index is as before.
-  Status make(const KvStore& store, std::int64_t length, int n_threads);
+  Status make(const KvStore& store, std::int64_t length, int n_threads,
+              IndexDiagnostics* diagnostics = nullptr);
+  /// Takes the codes of an index that was made of another text, once and for all: it is not made
+  /// again, and the memory may not grow beyond position_limit().
+  void adopt_codes(const MemoryIndex& other);
+  /// Positions that adopted codes know; 0: codes are the memory's own, any number.
+  std::int64_t position_limit() const noexcept { return position_limit_; }
   /// Codes the tiles that `length` tokens have completed.
   Status extend(const KvStore& store, std::int64_t length);
   void truncate(std::int64_t length) noexcept;
@@ -79,13 +85,15 @@ class MemoryIndex {
   AttentionShape shape_of(std::size_t layer) const noexcept;
   std::vector<float> sample_of(const Layer& layer, std::int64_t length,
                                std::int64_t* n_tokens) const;
-  Result<LayerCode> make_code(const KvStore& store, std::size_t layer, std::int64_t length) const;
+  Result<LayerCode> make_code(const KvStore& store, std::size_t layer, std::int64_t length,
+                              std::vector<HeadDiagnostics>* diagnostics) const;
   bool records(std::int64_t position) const noexcept;
 
   IndexPlan plan_;
   StoreLayout layout_;
   std::vector<Layer> layers_;
   std::int64_t made_at_ = 0;  // length of the memory when the code was made
+  std::int64_t position_limit_ = 0;
 };
 
 }  // namespace volvelle

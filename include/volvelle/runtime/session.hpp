@@ -45,6 +45,9 @@ struct SessionOptions {
   int n_ubatch = 512;          // tokens per graph; also the size of the engine's own cache
   int max_sequences = 1;       // memories that one call of step() can advance together
   bool deterministic = false;  // bit-equal for any ubatch size and thread count of our attention
+  /// Checks every read of a single token through an index against exact attention; slow. The
+  /// findings are part of take_read_statistics().
+  bool audit_reads = false;
   KvTypes kv;
   CancelToken cancel;
   CaptureSink capture;
@@ -93,7 +96,7 @@ class Session {
 
   /// Makes the index of a memory whose spec has one, if it should be made by now; else the first
   /// decoded token does. For reading a text once and asking later.
-  Status prepare_index(ContextMemory& memory) const;
+  Status prepare_index(ContextMemory& memory, IndexDiagnostics* diagnostics = nullptr) const;
   /// What decoding memories with an index has read and what is known about its error, since the
   /// last call.
   ReadStatistics take_read_statistics() noexcept;

@@ -1,0 +1,214 @@
+// Cost: for each map one product of all keys with it, and one of the codes with each query.
+#include "index/codec_study.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <numeric>
+
+#include "base/result_macros.hpp"
+#include "index/matrix.hpp"
+#include "index/spectrum.hpp"
+#include "volvelle/index/moments.hpp"
+#include "volvelle/index/score_codec.hpp"
+
+namespace volvelle {
+namespace {
+
+constexpr std::int64_t kSinks = 4;
+constexpr std::int64_t kWindow = 64;
+
+/// Every step-th row behind the sinks, [n, dim].
+std::vector<float> spread(const float* rows, std::int64_t n, int dim, std::int64_t n_wanted) {
+  std::vector<float> out;
+  for (std::int64_t i = 0; i < n_wanted; ++i) {
+    const std::int64_t row = kSinks + (n - kSinks) * i / n_wanted;
+    out.insert(out.end(), rows + row * dim, rows + (row + 1) * dim);
+  }
+  return out;
+}
+
+double inflation(const std::vector<float>& rows, int dim) {
+  const auto n = static_cast<std::int64_t>(rows.size()) / dim;
+  const auto rho = autocorrelation(rows.data(), n, dim, dim, inflation_lags(n));
+  return variance_inflation(rho, n, dim);
+}
+
+int spikes_of(const std::vector<float>& rows, const std::vector<double>& covariance, int dim) {
+  const auto n = static_cast<std::int64_t>(rows.size()) / dim;
+  const auto cov = as_square(covariance, dim);
+  const Eigen::VectorXd scale = cov.diagonal().cwiseMax(1e-300).cwiseSqrt().cwiseInverse();
+  const MatrixD correlation = scale.asDiagonal() * cov * scale.asDiagonal();
+  const Eigen::SelfAdjointEigenSolver<MatrixD> solver(correlation, Eigen::EigenvaluesOnly);
+  const auto rho = autocorrelation(rows.data(), n, dim, dim, inflation_lags(n));
+  const double edge = 1.02 * noise_edge(static_cast<double>(dim) / static_cast<double>(n), rho);
+  return static_cast<int>((solver.eigenvalues().array() > edge).count());
+}
+
+void add_to(std::vector<double>& sum, const std::vector<double>& part) {
+  sum.resize(part.size(), 0.0);
+  for (std::size_t i = 0; i < part.size(); ++i) sum[i] += part[i];
+}
+
+/// The k largest of `scores`, ascending indices.
+std::vector<std::int32_t> largest(const float* scores, std::size_t n, std::int64_t k) {
+  std::vector<std::int32_t> order(n);
+  std::iota(order.begin(), order.end(), 0);
+  const auto count = std::min<std::ptrdiff_t>(k, std::ssize(order));
+  std::nth_element(order.begin(), order.begin() + count, order.end(),
+                   [&](std::int32_t a, std::int32_t b) { return scores[a] > scores[b]; });
+  order.resize(static_cast<std::size_t>(count));
+  std::sort(order.begin(), order.end());
+  return order;
+}
+
+/// An orthogonal projection on the columns of `basis`, as a map.
+StudyMap projection(const MatrixD& basis) {
+  const Eigen::HouseholderQR<MatrixD> qr(basis);
+  const MatrixD q = qr.householderQ() * MatrixD::Identity(basis.rows(), basis.cols());
+  StudyMap map;
+  map.dim = static_cast<int>(q.rows());
+  map.rank = static_cast<int>(q.cols());
+  map.decode = to_vector(q);
+  map.encode = to_vector(q.transpose());
+  return map;
+}
+
+/// Eigenvectors of Sk^(1/2) Sq Sk^(1/2), largest first, and Sk^(1/2) itself.
+struct Joint {
+  MatrixD root;
+  MatrixD vectors;
+};
+Joint joint_of(const StudyMoments& moments) {
+  const MatrixD sk = as_square(moments.key_covariance, moments.dim);
+  const Eigen::SelfAdjointEigenSolver<MatrixD> keys(sk);
+  const MatrixD root = keys.eigenvectors() *
+                       keys.eigenvalues().cwiseMax(0.0).cwiseSqrt().asDiagonal() *
+                       keys.eigenvectors().transpose();
+  const Eigen::SelfAdjointEigenSolver<MatrixD> scores(
+      MatrixD(root * as_square(moments.plain_query_moment, moments.dim) * root));
+  return {root, scores.eigenvectors().rowwise().reverse()};
+}
+
+}  // namespace
+
+std::string_view to_string(StudyCodec codec) noexcept {
+  switch (codec) {
+    case StudyCodec::kBalanced:
+      return "saki";
+    case StudyCodec::kPlain:
+      return "saki_plain";
+    case StudyCodec::kPrincipal:
+      return "pca";
+    case StudyCodec::kDimensions:
+      return "dims";
+    case StudyCodec::kWeightedSpan:
+      return "weighted_span";
+    case StudyCodec::kRawSpan:
+      return "raw_span";
+  }
+  return "";
+}
+
+StudyMoments study_moments(const HeadSample& sample, std::int64_t n_rows, bool shrink_them) {
+  StudyMoments result;
+  const int dim = result.dim = sample.dim;
+  const std::vector<float> keys = spread(sample.keys.data(), sample.n, dim, n_rows);
+  Moments key_moments(dim);
+  key_moments.add(keys.data(), n_rows, dim);
+  result.key_mean = key_moments.mean();
+  result.key_covariance = key_moments.covariance();
+  result.key_spikes = spikes_of(keys, result.key_covariance, dim);
+  double query_inflation = 1.0;
+  for (int g = 0; g < sample.group; ++g) {
+    const std::vector<float> queries = spread(sample.query(g, 0), sample.n, dim, n_rows);
+    add_to(result.query_moment,
+           normalised_query_moment(queries.data(), n_rows, dim, result.key_covariance));
+    Moments plain(dim);
+    plain.add(queries.data(), n_rows, dim);
+    result.head_query_moments.push_back(plain.second_moment());
+    add_to(result.plain_query_moment, result.head_query_moments.back());
+    query_inflation = std::max(query_inflation, inflation(queries, dim));
+  }
+  if (!shrink_them) return result;
+  const auto n = static_cast<double>(n_rows);
+  shrink(result.key_covariance,
+         shrinkage_intensity(result.key_covariance, n / inflation(keys, dim)));
+  for (std::vector<double>* moment : {&result.query_moment, &result.plain_query_moment})
+    shrink(*moment, shrinkage_intensity(*moment, n / query_inflation));
+  return result;
+}
+
+Result<StudyMap> make_study_map(StudyCodec codec, const StudyMoments& moments, int rank) {
+  if (codec == StudyCodec::kWeightedSpan || codec == StudyCodec::kRawSpan) {
+    const Joint joint = joint_of(moments);
+    const MatrixD leading = joint.vectors.leftCols(rank);
+    return projection(codec == StudyCodec::kRawSpan ? leading : MatrixD(joint.root * leading));
+  }
+  const CodecKind kind = codec == StudyCodec::kPrincipal    ? CodecKind::kPrincipal
+                         : codec == StudyCodec::kDimensions ? CodecKind::kDimensions
+                                                            : CodecKind::kBalanced;
+  const std::vector<double>& queries =
+      codec == StudyCodec::kBalanced ? moments.query_moment : moments.plain_query_moment;
+  VOLVELLE_ASSIGN_OR_RETURN(ScoreCodec made,
+                            make_score_codec(kind, queries, moments.key_covariance, rank));
+  return StudyMap{moments.dim, rank, std::move(made.encode), std::move(made.decode)};
+}
+
+std::vector<StudyTruth> study_truths(const HeadSample& sample, std::int64_t n_queries,
+                                     std::int64_t k) {
+  std::vector<StudyTruth> truths;
+  const Eigen::Map<const MatrixF> keys(sample.keys.data(), sample.n, sample.dim);
+  for (std::int64_t i = 0; i < n_queries; ++i) {
+    const std::int64_t late = std::min<std::int64_t>(512, sample.n / 4);
+    const std::int64_t position = sample.n - late + (late - 1) * (i + 1) / n_queries;
+    for (int g = 0; g < sample.group; ++g) {
+      const Eigen::Map<const Eigen::VectorXf> q(sample.query(g, position), sample.dim);
+      const Eigen::VectorXf scores = keys.middleRows(kSinks, position - kWindow - kSinks) * q;
+      StudyTruth truth{position, g, {scores.data(), scores.data() + scores.size()}, {}};
+      truth.best = largest(truth.scores.data(), truth.scores.size(), k);
+      truths.push_back(std::move(truth));
+    }
+  }
+  return truths;
+}
+
+StudyScore score_map(const StudyMap& map, const StudyMoments& moments, const HeadSample& sample,
+                     const std::vector<StudyTruth>& truths) {
+  const Eigen::Map<const MatrixD> encode(map.encode.data(), map.rank, map.dim);
+  const Eigen::Map<const MatrixD> decode(map.decode.data(), map.dim, map.rank);
+  const Eigen::Map<const MatrixF> keys(sample.keys.data(), sample.n, sample.dim);
+  const MatrixF codes =
+      keys * encode.cast<float>().transpose();  // the mean shifts all scores alike
+  const auto group = static_cast<std::size_t>(sample.group);
+  StudyScore score{std::vector<double>(group, 0.0), std::vector<double>(group, 0.0), {}};
+  std::vector<double> n(group, 0.0), error(group, 0.0), power(group, 0.0);
+  for (const StudyTruth& truth : truths) {
+    const auto g = static_cast<std::size_t>(truth.g);
+    const Eigen::Map<const Eigen::VectorXf> q(sample.query(truth.g, truth.position), sample.dim);
+    const Eigen::VectorXf a = decode.cast<float>().transpose() * q;
+    const Eigen::VectorXf coded = codes.middleRows(kSinks, std::ssize(truth.scores)) * a;
+    const auto found = largest(coded.data(), truth.scores.size(), std::ssize(truth.best));
+    std::vector<std::int32_t> both;
+    std::set_intersection(found.begin(), found.end(), truth.best.begin(), truth.best.end(),
+                          std::back_inserter(both));
+    score.recall[g] += static_cast<double>(both.size()) / static_cast<double>(truth.best.size());
+    n[g] += 1.0;
+    const Eigen::Map<const Eigen::VectorXf> exact(truth.scores.data(), std::ssize(truth.scores));
+    const Eigen::ArrayXd s = exact.cast<double>().array();
+    const Eigen::ArrayXd e = s - coded.cast<double>().array();
+    error[g] += (e - e.mean()).square().sum();
+    power[g] += (s - s.mean()).square().sum();
+  }
+  const MatrixD projector = decode * encode;
+  for (std::size_t g = 0; g < group; ++g) {
+    score.recall[g] /= std::max(n[g], 1.0);
+    score.measured[g] = power[g] > 0.0 ? error[g] / power[g] : 0.0;
+    const std::vector<double>& sq = moments.head_query_moments[g];
+    score.predicted.push_back(score_error(to_vector(projector), sq, moments.key_covariance) /
+                              score_power(sq, moments.key_covariance));
+  }
+  return score;
+}
+
+}  // namespace volvelle
