@@ -9,6 +9,7 @@
 #include <array>
 
 #include "base/result_macros.hpp"
+#include "certificate.hpp"
 #include "chat_session.hpp"
 #include "fold.hpp"
 #include "line_reader.hpp"
@@ -315,6 +316,7 @@ Json Chat::turn_json(const TurnReport& turn) const {
           {"stop_reason", generation.stop_reason},
           {"stop", text_or_null(generation.stop_string)},
           {"seed", json_or_null(turn.seed)},
+          {"certificate", certificate_json(session_.memory().spec(), turn.reads)},
           {"timings",
            {{"prompt_ms", turn.result.prompt_ms}, {"predicted_ms", turn.result.predicted_ms}}}};
 }
@@ -327,6 +329,8 @@ void Chat::take_turn(const std::string& text) {
   if (!turn.ok()) return report(turn.error());
   console_.stream("\n");
   if (console_.json()) console_.print(to_line(turn_json(*turn)) + "\n");
+  const MemorySpec& spec = session_.memory().spec();
+  if (!console_.json() && spec.topk) console_.note(certificate_text(spec, turn->reads));
   const std::string& why = turn->result.generation.stop_reason;
   if (why == "interrupted") console_.note("interrupted: what was said so far is kept");
   if (why == "context") {

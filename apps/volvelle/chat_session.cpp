@@ -76,6 +76,7 @@ Result<TurnReport> ChatSession::ask(const std::string& question, Console& consol
   VOLVELLE_ASSIGN_OR_RETURN(
       report.result, generate_text(machine_.session, memory_,
                                    {rest, machine_.sampling, machine_.limit}, sampler, console));
+  report.reads = machine_.session.take_read_statistics();
   const Generation& generation = report.result.generation;
   if (generation.stop_reason == "interrupted" && trim_content(generation.text).empty())
     return Error{ErrorCode::kCancelled, "interrupted: the turn was not taken"};

@@ -33,6 +33,7 @@ struct TurnReport {
   std::int64_t n_prompt = 0;  // tokens that were read for it
   std::int64_t n_cached = 0;
   std::optional<std::uint32_t> seed;  // if anything was drawn
+  ReadStatistics reads;
 };
 
 /// How full the memory is.

@@ -66,6 +66,21 @@ Result<LayerSamples> capture(const Model& model, std::span<const TokenId> tokens
   return samples;
 }
 
+/// Blocks of 256 positions, where the rotation is plain; else none.
+BlockFrame block_frame(const RopeConfig& rope) {
+  BlockFrame frame;
+  const bool pairs =
+      rope.layout == RopeLayout::kAdjacentPairs || rope.layout == RopeLayout::kHalfSplit;
+  const bool plain = rope.scaling == RopeScaling::kNone || rope.scaling == RopeScaling::kLinear;
+  if (!pairs || !plain || rope.frequency_factors || rope.rotated_dims < 2) return frame;
+  frame.block = 256;
+  frame.half_split = rope.layout == RopeLayout::kHalfSplit;
+  const double scale = rope.scaling == RopeScaling::kLinear ? rope.scale_factor : 1.0;
+  for (int i = 0; i < rope.rotated_dims / 2; ++i)
+    frame.angles.push_back(std::pow(rope.freq_base, -2.0 * i / rope.rotated_dims) / scale);
+  return frame;
+}
+
 double median(std::vector<double> x) {
   if (x.empty()) return 0.0;
   const auto middle = x.begin() + std::ssize(x) / 2;
@@ -98,7 +113,8 @@ struct Line {
 };
 
 /// All codes of one rank with all rows, then the closed form and PCA with fewer.
-std::vector<Line> make_lines(const IndexStudyOptions& options, std::int64_t n_rows) {
+std::vector<Line> make_lines(const IndexStudyOptions& options, std::int64_t n_rows,
+                             bool knows_rotation) {
   std::vector<Line> lines;
   const auto add = [&](StudyCodec codec, int rank, std::int64_t n, bool shrink) {
     lines.push_back({codec, rank, n, shrink, {}, {}, {}, {}, {}});
@@ -109,6 +125,7 @@ std::vector<Line> make_lines(const IndexStudyOptions& options, std::int64_t n_ro
          {StudyCodec::kPrincipal, StudyCodec::kBalanced, StudyCodec::kPlain,
           StudyCodec::kDimensions, StudyCodec::kWeightedSpan, StudyCodec::kRawSpan})
       add(codec, rank, most, false);
+    if (knows_rotation) add(StudyCodec::kBlocks, rank, most, false);
   }
   const int rank = options.ranks[options.ranks.size() / 2];
   for (const std::int64_t wanted : options.calibrations) {
@@ -144,16 +161,22 @@ class MomentsOfHead {
 };
 
 Status study_head(const HeadSample& made_of, const HeadSample& read,
-                  const IndexStudyOptions& options, std::vector<Line>& lines) {
+                  const IndexStudyOptions& options, const BlockFrame& frame,
+                  std::vector<Line>& lines) {
   MomentsOfHead moments(made_of);
+  const BlockFrame none;
+  StudyMoments blocks;
+  if (frame.block > 0) blocks = study_moments(made_of, lines.front().calibration, false, frame);
   const std::vector<StudyTruth> truths = study_truths(read, options.queries, options.k);
   const double share =
       static_cast<double>(options.k) / static_cast<double>(truths.front().scores.size());
   for (Line& line : lines) {
     if (line.rank > made_of.dim) continue;
-    const StudyMoments& of = moments.get(line.calibration, line.shrink);
+    const bool in_blocks = line.codec == StudyCodec::kBlocks;
+    const BlockFrame& used = in_blocks ? frame : none;
+    const StudyMoments& of = in_blocks ? blocks : moments.get(line.calibration, line.shrink);
     VOLVELLE_ASSIGN_OR_RETURN(const StudyMap map, make_study_map(line.codec, of, line.rank));
-    const StudyScore score = score_map(map, of, read, truths);
+    const StudyScore score = score_map(map, of, read, truths, used);
     for (std::size_t g = 0; g < score.recall.size(); ++g) {
       line.recall.push_back(score.recall[g]);
       line.measured.push_back(score.measured[g]);
@@ -212,13 +235,15 @@ Result<std::vector<IndexStudyRow>> run_index_study(const Model& model,
   ProgressMeter meter(progress, "capture", "tokens", std::ssize(made_of) + std::ssize(read));
   VOLVELLE_ASSIGN_OR_RETURN(const LayerSamples from, capture(model, made_of, options, meter));
   VOLVELLE_ASSIGN_OR_RETURN(const LayerSamples to, capture(model, read, options, meter));
-  std::vector<Line> lines = make_lines(options, n);
+  const BlockFrame frame = block_frame(model.info().rope);
+  std::vector<Line> lines = make_lines(options, n, frame.block > 0);
   ProgressMeter studied(progress, "study", "layers", std::ssize(from));
   for (std::size_t layer = 0; layer < from.size(); ++layer) {
     for (std::size_t head = 0; head < from[layer].size(); ++head) {
       if (options.session.cancel.cancelled())
         return Error{ErrorCode::kCancelled, "index study: interrupted"};
-      VOLVELLE_RETURN_IF_ERROR(study_head(from[layer][head], to[layer][head], options, lines));
+      VOLVELLE_RETURN_IF_ERROR(
+          study_head(from[layer][head], to[layer][head], options, frame, lines));
     }
     studied.add(1);
   }

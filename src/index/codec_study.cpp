@@ -50,6 +50,25 @@ void add_to(std::vector<double>& sum, const std::vector<double>& part) {
   for (std::size_t i = 0; i < part.size(); ++i) sum[i] += part[i];
 }
 
+/// Queries as blocks before them see them: each of a spread of queries turned for one block.
+void turn_for_blocks(std::vector<float>& queries, std::int64_t n, int dim, std::int64_t n_rows,
+                     const BlockFrame& frame) {
+  for (std::int64_t i = 0; i < n_rows; ++i) {
+    const std::int64_t position = kSinks + (n - kSinks) * i / n_rows;
+    const std::int64_t n_blocks = position / frame.block + 1;
+    frame.turn_back(frame.middle(i * 7919 % n_blocks * frame.block), queries.data() + i * dim);
+  }
+}
+
+/// A score's part that is the same for all rows of a block: q . (I - M) mean.
+float block_constant(const StudyMap& map, const std::vector<double>& mean,
+                     const Eigen::VectorXf& q) {
+  const Eigen::Map<const MatrixD> encode(map.encode.data(), map.rank, map.dim);
+  const Eigen::Map<const MatrixD> decode(map.decode.data(), map.dim, map.rank);
+  const Eigen::Map<const Eigen::VectorXd> mu(mean.data(), map.dim);
+  return static_cast<float>(q.cast<double>().dot(mu - decode * (encode * mu)));
+}
+
 /// The k largest of `scores`, ascending indices.
 std::vector<std::int32_t> largest(const float* scores, std::size_t n, std::int64_t k) {
   std::vector<std::int32_t> order(n);
@@ -92,6 +111,19 @@ Joint joint_of(const StudyMoments& moments) {
 
 }  // namespace
 
+void BlockFrame::turn_back(std::int64_t position, float* row) const noexcept {
+  const auto n = std::ssize(angles);
+  for (std::ptrdiff_t i = 0; i < n; ++i) {
+    float& x = half_split ? row[i] : row[2 * i];
+    float& y = half_split ? row[i + n] : row[2 * i + 1];
+    const double angle = angles[static_cast<std::size_t>(i)] * static_cast<double>(position);
+    const double c = std::cos(angle), s = std::sin(angle);
+    const double turned = c * static_cast<double>(x) + s * static_cast<double>(y);
+    y = static_cast<float>(c * static_cast<double>(y) - s * static_cast<double>(x));
+    x = static_cast<float>(turned);
+  }
+}
+
 std::string_view to_string(StudyCodec codec) noexcept {
   switch (codec) {
     case StudyCodec::kBalanced:
@@ -106,14 +138,19 @@ std::string_view to_string(StudyCodec codec) noexcept {
       return "weighted_span";
     case StudyCodec::kRawSpan:
       return "raw_span";
+    case StudyCodec::kBlocks:
+      return "saki_blocks";
   }
   return "";
 }
 
-StudyMoments study_moments(const HeadSample& sample, std::int64_t n_rows, bool shrink_them) {
+StudyMoments study_moments(const HeadSample& sample, std::int64_t n_rows, bool shrink_them,
+                           const BlockFrame& frame) {
   StudyMoments result;
   const int dim = result.dim = sample.dim;
-  const std::vector<float> keys = spread(sample.keys.data(), sample.n, dim, n_rows);
+  std::vector<float> keys = spread(sample.keys.data(), sample.n, dim, n_rows);
+  for (std::int64_t i = 0; frame.block > 0 && i < n_rows; ++i)
+    frame.turn_back(frame.middle(kSinks + (sample.n - kSinks) * i / n_rows), keys.data() + i * dim);
   Moments key_moments(dim);
   key_moments.add(keys.data(), n_rows, dim);
   result.key_mean = key_moments.mean();
@@ -121,7 +158,8 @@ StudyMoments study_moments(const HeadSample& sample, std::int64_t n_rows, bool s
   result.key_spikes = spikes_of(keys, result.key_covariance, dim);
   double query_inflation = 1.0;
   for (int g = 0; g < sample.group; ++g) {
-    const std::vector<float> queries = spread(sample.query(g, 0), sample.n, dim, n_rows);
+    std::vector<float> queries = spread(sample.query(g, 0), sample.n, dim, n_rows);
+    if (frame.block > 0) turn_for_blocks(queries, sample.n, dim, n_rows, frame);
     add_to(result.query_moment,
            normalised_query_moment(queries.data(), n_rows, dim, result.key_covariance));
     Moments plain(dim);
@@ -149,7 +187,8 @@ Result<StudyMap> make_study_map(StudyCodec codec, const StudyMoments& moments, i
                          : codec == StudyCodec::kDimensions ? CodecKind::kDimensions
                                                             : CodecKind::kBalanced;
   const std::vector<double>& queries =
-      codec == StudyCodec::kBalanced ? moments.query_moment : moments.plain_query_moment;
+      codec == StudyCodec::kBalanced || codec == StudyCodec::kBlocks ? moments.query_moment
+                                                                     : moments.plain_query_moment;
   VOLVELLE_ASSIGN_OR_RETURN(ScoreCodec made,
                             make_score_codec(kind, queries, moments.key_covariance, rank));
   return StudyMap{moments.dim, rank, std::move(made.encode), std::move(made.decode)};
@@ -174,10 +213,12 @@ std::vector<StudyTruth> study_truths(const HeadSample& sample, std::int64_t n_qu
 }
 
 StudyScore score_map(const StudyMap& map, const StudyMoments& moments, const HeadSample& sample,
-                     const std::vector<StudyTruth>& truths) {
+                     const std::vector<StudyTruth>& truths, const BlockFrame& frame) {
   const Eigen::Map<const MatrixD> encode(map.encode.data(), map.rank, map.dim);
   const Eigen::Map<const MatrixD> decode(map.decode.data(), map.dim, map.rank);
-  const Eigen::Map<const MatrixF> keys(sample.keys.data(), sample.n, sample.dim);
+  MatrixF keys = Eigen::Map<const MatrixF>(sample.keys.data(), sample.n, sample.dim);
+  for (std::int64_t t = 0; frame.block > 0 && t < sample.n; ++t)
+    frame.turn_back(frame.middle(t), keys.row(t).data());
   const MatrixF codes =
       keys * encode.cast<float>().transpose();  // the mean shifts all scores alike
   const auto group = static_cast<std::size_t>(sample.group);
@@ -186,8 +227,19 @@ StudyScore score_map(const StudyMap& map, const StudyMoments& moments, const Hea
   for (const StudyTruth& truth : truths) {
     const auto g = static_cast<std::size_t>(truth.g);
     const Eigen::Map<const Eigen::VectorXf> q(sample.query(truth.g, truth.position), sample.dim);
-    const Eigen::VectorXf a = decode.cast<float>().transpose() * q;
-    const Eigen::VectorXf coded = codes.middleRows(kSinks, std::ssize(truth.scores)) * a;
+    const std::int64_t n_rows = std::ssize(truth.scores);
+    Eigen::VectorXf coded(n_rows);
+    const std::int64_t block = frame.block > 0 ? frame.block : sample.n;
+    for (std::int64_t first = kSinks; first < kSinks + n_rows;) {
+      const std::int64_t end = std::min(first / block * block + block, kSinks + n_rows);
+      Eigen::VectorXf turned = q;
+      if (frame.block > 0) frame.turn_back(frame.middle(first), turned.data());
+      const Eigen::VectorXf a = decode.cast<float>().transpose() * turned;
+      coded.segment(first - kSinks, end - first) =
+          (codes.middleRows(first, end - first) * a).array() +
+          block_constant(map, moments.key_mean, turned);
+      first = end;
+    }
     const auto found = largest(coded.data(), truth.scores.size(), std::ssize(truth.best));
     std::vector<std::int32_t> both;
     std::set_intersection(found.begin(), found.end(), truth.best.begin(), truth.best.end(),

@@ -22,6 +22,19 @@ struct HeadSample {
   }
 };
 
+/// Positions turned back to the middle of blocks: with the rotation of RoPE known, keys of a block
+/// are coded as if they stood there, and queries are turned for each block.
+struct BlockFrame {
+  std::int64_t block = 0;      // positions of a block; 0: no frame
+  bool half_split = false;     // pairs (i, i + n / 2), else (2 i, 2 i + 1)
+  std::vector<double> angles;  // of each rotated pair, per position
+  std::int64_t middle(std::int64_t position) const noexcept {
+    return position / block * block + block / 2;
+  }
+  /// Turns a row back by `position`.
+  void turn_back(std::int64_t position, float* row) const noexcept;
+};
+
 /// Moments of `n_rows` positions spread evenly over a sample.
 struct StudyMoments {
   int dim = 0;
@@ -32,7 +45,8 @@ struct StudyMoments {
   std::vector<double> key_mean;
   int key_spikes = 0;
 };
-StudyMoments study_moments(const HeadSample& sample, std::int64_t n_rows, bool shrink);
+StudyMoments study_moments(const HeadSample& sample, std::int64_t n_rows, bool shrink,
+                           const BlockFrame& frame = {});
 
 enum class StudyCodec {
   kBalanced,      // the closed form, queries normalised
@@ -41,6 +55,7 @@ enum class StudyCodec {
   kDimensions,    // plain coordinates
   kWeightedSpan,  // orthogonal projection on the closed form's span, Sk^(1/2) V
   kRawSpan,       // the same on V
+  kBlocks,        // the closed form in the frames of blocks
 };
 std::string_view to_string(StudyCodec codec) noexcept;
 
@@ -71,6 +86,6 @@ struct StudyScore {
   std::vector<double> predicted;  // the same from the moments
 };
 StudyScore score_map(const StudyMap& map, const StudyMoments& moments, const HeadSample& sample,
-                     const std::vector<StudyTruth>& truths);
+                     const std::vector<StudyTruth>& truths, const BlockFrame& frame = {});
 
 }  // namespace volvelle

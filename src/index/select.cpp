@@ -54,15 +54,7 @@ std::int64_t select_largest(const float* values, const float* block_max, std::in
   if (k < n_blocks) {
     least = reached_by(block_max, n_blocks, k);
   }
-  std::int64_t count = 0;
-  for (std::int64_t block = 0; block < n_blocks; ++block) {
-    if (!(block_max[block] >= least) || !(block_max[block] > 0.0f)) continue;
-    const std::int64_t first = block * kSelectBlock;
-    for (std::int64_t i = first; i < first + kSelectBlock; ++i) {
-      candidates[count] = static_cast<std::int32_t>(i);
-      count += values[i] >= least && values[i] > 0.0f ? 1 : 0;
-    }
-  }
+  const std::int64_t count = collect_at_least(values, block_max, n_blocks, least, candidates);
   return count <= k ? count : keep_largest(values, candidates, count, k, scratch);
 }
 

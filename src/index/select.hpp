@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-namespace volvelle {
+#include "kernels/code_scan.hpp"
 
-inline constexpr std::int64_t kSelectBlock = 16;
+namespace volvelle {
 
 /// Indices of the k largest of values[0, n) that are above zero, ascending; of equal values the one
 /// with the larger index goes first. `block_max` holds the largest value of each kSelectBlock

@@ -410,6 +410,27 @@ inline void combine_weights(const float* weight, std::ptrdiff_t stride, const fl
   }
 }
 
+inline std::int64_t collect(const float* values, const float* block_max, std::int64_t n_blocks,
+                            float least, std::int32_t* out) {
+  const hn::CappedTag<float, kSelectBlock> d;
+  const hn::RebindToSigned<decltype(d)> di;
+  constexpr auto kStep = static_cast<std::int64_t>(hn::MaxLanes(d));
+  const auto low = hn::Set(d, least);
+  std::int64_t count = 0;
+  for (std::int64_t block = 0; block < n_blocks; ++block) {
+    if (!(block_max[block] >= least) || !(block_max[block] > 0.0f)) continue;
+    const std::int64_t first = block * kSelectBlock;
+    for (std::int64_t i = first; i < first + kSelectBlock; i += kStep) {
+      const auto x = hn::LoadU(d, values + i);
+      const auto wanted = hn::And(hn::Ge(x, low), hn::Gt(x, hn::Zero(d)));
+      // Writes a whole vector; what is behind the count is written over or never looked at.
+      count += static_cast<std::int64_t>(hn::CompressStore(
+          hn::Iota(di, static_cast<std::int32_t>(i)), hn::RebindMask(di, wanted), di, out + count));
+    }
+  }
+  return count;
+}
+
 /// e^x for x >= 0; infinity from about 87 on.
 template <class DF>
 HWY_INLINE hn::Vec<DF> exp_nonnegative(DF d, hn::Vec<DF> x) {

@@ -24,6 +24,7 @@ HWY_EXPORT(add_value_codes);
 HWY_EXPORT(combine_weights);
 HWY_EXPORT(error_shares);
 HWY_EXPORT(exp2_array);
+HWY_EXPORT(collect);
 
 void scan_key_tile(const KeyScan& scan, const std::byte* tile, float* out,
                    std::ptrdiff_t out_stride) noexcept {
@@ -47,6 +48,10 @@ void combine_tile_weights(const float* weight, std::ptrdiff_t stride, const floa
 float sum_error_shares(ErrorShare share, const float* weight, const std::uint16_t* halves,
                        float factor, float constant, int begin) noexcept {
   return HWY_DYNAMIC_DISPATCH(error_shares)(share, weight, halves, factor, constant, begin);
+}
+std::int64_t collect_at_least(const float* values, const float* block_max, std::int64_t n_blocks,
+                              float least, std::int32_t* out) noexcept {
+  return HWY_DYNAMIC_DISPATCH(collect)(values, block_max, n_blocks, least, out);
 }
 void add_value_tile(const ValueScan& scan, const std::byte* tile) noexcept {
   HWY_DYNAMIC_DISPATCH(add_value_codes)(scan, tile);

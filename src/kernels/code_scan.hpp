@@ -29,6 +29,8 @@ namespace volvelle {
 
 /// Queries of one scan.
 inline constexpr int kMaxScanQueries = 16;
+/// Values that one of collect_at_least()'s largest values stands for.
+inline constexpr std::int64_t kSelectBlock = 16;
 
 /// Queries in the coordinates of the code, rounded to bytes, one gain for each width.
 struct KeyScan {
@@ -75,6 +77,12 @@ inline void prefetch_bytes(const void* p, std::size_t bytes) noexcept {
 /// in rows [16 b, 16 b + 16).
 void combine_tile_weights(const float* weight, std::ptrdiff_t stride, const float* factor,
                           int n_queries, float* out, float* maxima) noexcept;
+
+/// Indices i of the values that are at least `least` and above zero, ascending, from those blocks
+/// of kSelectBlock values whose largest in block_max reaches it. `out` has room for all values.
+/// Returns how many there are.
+std::int64_t collect_at_least(const float* values, const float* block_max, std::int64_t n_blocks,
+                              float least, std::int32_t* out) noexcept;
 
 /// How a row's weight turns into its share of an error: x is what is stored for the row times a
 /// factor of the query, plus a constant.

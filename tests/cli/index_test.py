@@ -149,6 +149,13 @@ def test_memories_and_calibrations_are_told_apart(calibration, indexed, tmp_path
                                  "-o", tmp_path / "c.vmem", code=2).error
 
 
+def test_a_chat_says_what_its_turns_have_read():
+    run = subprocess.run([program(), "chat", "-m", SMOL, "--memory", "full+topk(k=64)", "--json", "-n", "4"],
+                         input=b"Hello\n", capture_output=True, timeout=120)
+    turn = json.loads(run.stdout.decode().splitlines()[0])
+    assert turn["certificate"]["class"] == "exact"  # too short for an index
+
+
 def test_bench_kv_compares_memories_on_the_same_documents():
     report = volvelle("bench", "kv", "-m", SMOL, "--tokens", 600, "--trials", 1, "--questions", 2,
                       "--tasks", "key_value,multi_turn", "--memory", "full;full+topk(k=64)", "-o", "json",

@@ -122,6 +122,22 @@ TEST_F(IndexSession, AuditedReadsKeepWhatTheyPromise) {
   }
 }
 
+TEST_F(IndexSession, CodesTakeAQuarterOfTheRowsOrHalfWithNorms) {
+  Session session = open_session(*model_, 512);
+  // All that an index needs in RAM once it is made, against the rows it codes.
+  for (const auto& [text, most] : {std::pair{kSpec, 0.25},
+                                   {"full+topk(max_error=0.05,cert=dither)", 0.40},
+                                   {"full+topk(max_error=0.05,cert=exact)", 0.50}}) {
+    ContextMemory memory = fold(session, text);
+    require(session.prepare_index(memory));
+    const auto rows = static_cast<double>(memory.row_bytes_used());
+    const auto codes =
+        static_cast<double>(memory.index()->code_bytes() + memory.index()->query_bytes());
+    EXPECT_GT(codes, 0.15 * rows);
+    EXPECT_LE(codes, most * rows) << text;
+  }
+}
+
 TEST_F(IndexSession, ShortMemoriesAndNamedLayersAreExact) {
   Session session = open_session(*model_, 512);
   const auto run = [&](const std::string& text, std::size_t n) {
