@@ -66,21 +66,6 @@ Result<LayerSamples> capture(const Model& model, std::span<const TokenId> tokens
   return samples;
 }
 
-/// Blocks of 256 positions, where the rotation is plain; else none.
-BlockFrame block_frame(const RopeConfig& rope) {
-  BlockFrame frame;
-  const bool pairs =
-      rope.layout == RopeLayout::kAdjacentPairs || rope.layout == RopeLayout::kHalfSplit;
-  const bool plain = rope.scaling == RopeScaling::kNone || rope.scaling == RopeScaling::kLinear;
-  if (!pairs || !plain || rope.frequency_factors || rope.rotated_dims < 2) return frame;
-  frame.block = 256;
-  frame.half_split = rope.layout == RopeLayout::kHalfSplit;
-  const double scale = rope.scaling == RopeScaling::kLinear ? rope.scale_factor : 1.0;
-  for (int i = 0; i < rope.rotated_dims / 2; ++i)
-    frame.angles.push_back(std::pow(rope.freq_base, -2.0 * i / rope.rotated_dims) / scale);
-  return frame;
-}
-
 double median(std::vector<double> x) {
   if (x.empty()) return 0.0;
   const auto middle = x.begin() + std::ssize(x) / 2;
@@ -235,7 +220,8 @@ Result<std::vector<IndexStudyRow>> run_index_study(const Model& model,
   ProgressMeter meter(progress, "capture", "tokens", std::ssize(made_of) + std::ssize(read));
   VOLVELLE_ASSIGN_OR_RETURN(const LayerSamples from, capture(model, made_of, options, meter));
   VOLVELLE_ASSIGN_OR_RETURN(const LayerSamples to, capture(model, read, options, meter));
-  const BlockFrame frame = block_frame(model.info().rope);
+  const Result<BlockFrame> known = make_block_frame(model.info().rope);
+  const BlockFrame frame = known.ok() ? *known : BlockFrame{};
   std::vector<Line> lines = make_lines(options, n, frame.block > 0);
   ProgressMeter studied(progress, "study", "layers", std::ssize(from));
   for (std::size_t layer = 0; layer < from.size(); ++layer) {

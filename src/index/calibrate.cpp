@@ -36,14 +36,31 @@ Result<SpreadRows> spread_rows(const AttentionShape& shape,
   rows.values.resize(static_cast<std::size_t>(rows.n * shape.head_dim_v));
   for (std::int64_t i = 0; i < rows.n; ++i) {
     const std::int64_t row = first + i * step;
-    if (stored.load_keys(head, row, 1, rows.keys.data() + i * shape.head_dim_k) &&
-        stored.load_values(head, row, 1, rows.values.data() + i * shape.head_dim_v)) {
+    float* const key = rows.keys.data() + i * shape.head_dim_k;
+    const bool found = stored.load_keys(head, row, 1, key);
+    if (found && options.frame.block > 0) options.frame.turn_back(options.frame.middle(row), key);
+    if (found && stored.load_values(head, row, 1, rows.values.data() + i * shape.head_dim_v)) {
       continue;
     }
     return Error{ErrorCode::kInvalidArgument,
                  "index: row " + std::to_string(row) + " is not in the memory"};
   }
   return rows;
+}
+
+/// Queries as blocks before them see them: each turned for one of these, [n_tokens, n_heads, dim].
+std::vector<float> turned_queries(const AttentionShape& shape, const QuerySample& queries,
+                                  const BlockFrame& frame) {
+  const std::int64_t width = static_cast<std::int64_t>(shape.n_heads) * shape.head_dim_k;
+  std::vector<float> turned(queries.q, queries.q + queries.n_tokens * width);
+  for (std::int64_t i = 0; i < queries.n_tokens; ++i) {
+    const std::int64_t n_blocks = queries.positions[i] / frame.block + 1;
+    const std::int64_t block = i * 7919 % n_blocks;  // a prime, so that blocks come in no order
+    for (int h = 0; h < shape.n_heads; ++h)
+      frame.turn_back(frame.middle(block * frame.block),
+                      turned.data() + i * width + h * shape.head_dim_k);
+  }
+  return turned;
 }
 
 double inflation_of(const float* rows, std::int64_t n, std::int64_t stride, int dim) {
@@ -148,6 +165,11 @@ Status check_options(const AttentionShape& shape, std::int64_t n_rows, const Que
   }
   if (options.dither != Dither::kNone && (options.norms || options.rank > 0 || options.bits < 2.0))
     return error("a dither needs 2 bits or more for every coordinate, and no norms");
+  if (options.frame.block > 0 &&
+      (options.norms || options.dither != Dither::kNone || queries.positions == nullptr ||
+       2 * std::ssize(options.frame.angles) > shape.head_dim_k)) {
+    return error("codes in the frames of blocks have no bounds, and need positions of queries");
+  }
   if (n_rows <= options.sinks || queries.n_tokens < 1 || queries.q == nullptr)
     return error("expected rows and queries to make a code from, got " + std::to_string(n_rows) +
                  " rows and queries of " + std::to_string(queries.n_tokens) + " tokens");
@@ -158,12 +180,19 @@ Status check_options(const AttentionShape& shape, std::int64_t n_rows, const Que
 
 Result<LayerCode> make_layer_code(const AttentionShape& shape,
                                   std::span<const KeyValueSegment> segments, std::int64_t n_rows,
-                                  const QuerySample& queries, const IndexOptions& options,
+                                  const QuerySample& given, const IndexOptions& options,
                                   std::vector<HeadDiagnostics>* diagnostics) {
-  VOLVELLE_RETURN_IF_ERROR(check_options(shape, n_rows, queries, options));
+  VOLVELLE_RETURN_IF_ERROR(check_options(shape, n_rows, given, options));
+  std::vector<float> turned;
+  QuerySample queries = given;
+  if (options.frame.block > 0) {
+    turned = turned_queries(shape, given, options.frame);
+    queries.q = turned.data();
+  }
   LayerCode code;
   code.norms = options.norms;
   code.dither = options.dither;
+  code.frame = options.frame;
   code.n_rows = n_rows;
   for (int head = 0; head < shape.n_kv_heads; ++head) {
     VOLVELLE_ASSIGN_OR_RETURN(const SpreadRows rows,

@@ -6,6 +6,7 @@
 #include "volvelle/index/code_index.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <new>
 #include <random>
@@ -70,6 +71,37 @@ CodeIndex::CodeIndex(std::shared_ptr<const LayerCode> code) : code_(std::move(co
     offsets_.push_back(offset);
     offset += code_->head_bytes(h);
   }
+  if (code_->frame.block == 0) return;
+  for (const RowCode& keys : code_->keys) {
+    std::vector<float>& map =
+        query_maps_.emplace_back(static_cast<std::size_t>(keys.dim * keys.stride()), 0.0f);
+    for (int i = 0; i < keys.widths.total(); ++i) {
+      for (int j = 0; j < keys.dim; ++j)
+        map[static_cast<std::size_t>(j * keys.stride() + i)] =
+            keys.decode[static_cast<std::size_t>(i * keys.dim + j)];
+    }
+  }
+}
+
+/// Of the block of the last tile, if it is the block's first.
+void CodeIndex::add_rotation() {
+  const BlockFrame& frame = code_->frame;
+  if (frame.block == 0) return;
+  const auto n = static_cast<std::int64_t>(frame.angles.size());
+  const std::int64_t block = (n_tiles() - 1) * kCodeTile / frame.block;
+  if (std::ssize(rotations_) >= (block + 1) * 2 * n) return;
+  for (const bool sine : {false, true}) {
+    for (const float angle : frame.angles) {
+      const double at =
+          static_cast<double>(angle) * static_cast<double>(frame.middle(block * frame.block));
+      rotations_.push_back(static_cast<float>(sine ? std::sin(at) : std::cos(at)));
+    }
+  }
+}
+
+void CodeIndex::adopt_tile(std::shared_ptr<const std::byte> tile) {
+  tiles_.push_back(std::move(tile));
+  add_rotation();
 }
 
 HeadTile CodeIndex::head_tile(int head, std::int64_t i) const noexcept {
@@ -113,6 +145,7 @@ Status CodeIndex::append_tile(const AttentionShape& shape,
                      std::to_string(first + kCodeTile) + "; use a spec without topk"};
   }
   tiles_.push_back(memory);
+  add_rotation();
   const StoredRows rows(shape, segments);
   for (int head = 0; head < code_->n_kv_heads(); ++head) {
     const HeadTile at = head_tile(head, n_tiles() - 1);
@@ -125,6 +158,10 @@ Status CodeIndex::append_tile(const AttentionShape& shape,
         static_cast<std::size_t>(kCodeTile * std::max(shape.head_dim_k, shape.head_dim_v)));
     if (at.key_salt != nullptr) *writable(at.key_salt) = draw_salt(scratch);
     bool found = rows.load_keys(head, first, kCodeTile, scratch.rows.data());
+    for (std::int64_t t = 0; code_->frame.block > 0 && t < kCodeTile; ++t) {
+      code_->frame.turn_back(code_->frame.middle(first),
+                             scratch.rows.data() + t * shape.head_dim_k);
+    }
     encode_tile(
         code_->keys[h], CodeSide::kKeys, scratch.rows.data(),
         {writable(at.key_levels), writable(at.key_scales), writable(at.key_norms), at.key_salt},

@@ -111,19 +111,6 @@ Joint joint_of(const StudyMoments& moments) {
 
 }  // namespace
 
-void BlockFrame::turn_back(std::int64_t position, float* row) const noexcept {
-  const auto n = std::ssize(angles);
-  for (std::ptrdiff_t i = 0; i < n; ++i) {
-    float& x = half_split ? row[i] : row[2 * i];
-    float& y = half_split ? row[i + n] : row[2 * i + 1];
-    const double angle = angles[static_cast<std::size_t>(i)] * static_cast<double>(position);
-    const double c = std::cos(angle), s = std::sin(angle);
-    const double turned = c * static_cast<double>(x) + s * static_cast<double>(y);
-    y = static_cast<float>(c * static_cast<double>(y) - s * static_cast<double>(x));
-    x = static_cast<float>(turned);
-  }
-}
-
 std::string_view to_string(StudyCodec codec) noexcept {
   switch (codec) {
     case StudyCodec::kBalanced:

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "volvelle/base/result.hpp"
+#include "volvelle/index/code_index.hpp"
 
 namespace volvelle {
 
@@ -20,19 +21,6 @@ struct HeadSample {
   const float* query(int g, std::int64_t t) const noexcept {
     return queries.data() + (g * n + t) * dim;
   }
-};
-
-/// Positions turned back to the middle of blocks: with the rotation of RoPE known, keys of a block
-/// are coded as if they stood there, and queries are turned for each block.
-struct BlockFrame {
-  std::int64_t block = 0;      // positions of a block; 0: no frame
-  bool half_split = false;     // pairs (i, i + n / 2), else (2 i, 2 i + 1)
-  std::vector<double> angles;  // of each rotated pair, per position
-  std::int64_t middle(std::int64_t position) const noexcept {
-    return position / block * block + block / 2;
-  }
-  /// Turns a row back by `position`.
-  void turn_back(std::int64_t position, float* row) const noexcept;
 };
 
 /// Moments of `n_rows` positions spread evenly over a sample.

@@ -74,6 +74,7 @@ bool can_read_topk(const AttendTask& task, const CodeIndex& index,
   const LayerCode& code = index.code();
   if (policy.certificate == CertificateKind::kExact && !(code.norms && code.codes_all()))
     return false;
+  if (code.frame.block > 0 && policy.certificate != CertificateKind::kNone) return false;
   // Dithered codes mean nothing without their dither, and the bound speaks of coded tails only.
   if ((policy.certificate == CertificateKind::kDithered) != (code.dither != Dither::kNone) ||
       (code.dither != Dither::kNone && !(code.codes_all() && policy.coded_tail)))

@@ -30,6 +30,8 @@ struct TopkRead {
   TopkWorkspace::Impl::Thread& thread() const noexcept {
     return workspace.threads[static_cast<std::size_t>(ith)];
   }
+  /// Whether queries are turned for each block of rows.
+  bool anchored() const noexcept { return index.code().frame.block > 0; }
   bool wants_bound() const noexcept {
     return policy.max_error > 0.0 || policy.certificate != CertificateKind::kNone;
   }
@@ -47,6 +49,16 @@ struct Items {
 inline Items share_of(std::int64_t n, const TopkRead& read) noexcept {
   return {n * read.ith / read.nth, n * (read.ith + 1) / read.nth};
 }
+
+/// Queries of a group as the scan wants them; query h, plane p at [h * kScanPlanes + p].
+struct CodedQueries {
+  const std::int8_t* planes = nullptr;  // stride TopkWorkspace::Impl::code_stride
+  const float* gains = nullptr;         // three each
+  const float* offsets = nullptr;
+  const float* bases = nullptr;  // [group], or nothing: added to scores of the tile
+};
+/// The queries of a KV head turned for the block of a tile, in the thread's scratch.
+CodedQueries turn_queries(const TopkRead& read, int kv_head, std::int64_t tile) noexcept;
 
 void prepare_queries(const TopkRead& read) noexcept;  // and read sinks and recent rows exactly
 void score_pieces(const TopkRead& read) noexcept;

@@ -123,6 +123,42 @@ double prepare_dither(const TopkRead& read, int head, int n, const double* alpha
   return reach;
 }
 
+/// Rounds float coordinates of a query to one plane of bytes; what the centers add up to, with its
+/// sign.
+float round_coordinates(const CodeWidths& widths, const float* alpha, std::int8_t* plane,
+                        float* gains) noexcept {
+  const int ends[3] = {widths.n8, widths.n8 + widths.n4, widths.total()};
+  constexpr float kCenters[3] = {127.5f, 7.5f, 1.5f};
+  float offset = 0.0f;
+  for (int c = 0, begin = 0; c < 3; begin = ends[c++]) {
+    float largest = 0.0f;
+    for (int i = begin; i < ends[c]; ++i) largest = std::max(largest, std::abs(alpha[i]));
+    gains[c] = largest / 127.0f;
+    const float inverse = largest > 0.0f ? 127.0f / largest : 0.0f;
+    int sum = 0;
+    for (int i = begin; i < ends[c]; ++i) {
+      const auto q = static_cast<int>(std::nearbyint(alpha[i] * inverse));
+      plane[i] = static_cast<std::int8_t>(std::clamp(q, -127, 127));
+      sum += plane[i];
+    }
+    offset -= gains[c] * static_cast<float>(sum) * kCenters[c];
+  }
+  return offset;
+}
+
+/// x and y of each pair turned back by the block's middle; rotation: cosines, then sines.
+void turn_row(const BlockFrame& frame, const float* rotation, const float* row, int dim,
+              float* out) noexcept {
+  const auto n = std::ssize(frame.angles);
+  std::copy_n(row, dim, out);
+  for (std::ptrdiff_t i = 0; i < n; ++i) {
+    const std::ptrdiff_t at_x = frame.half_split ? i : 2 * i;
+    const std::ptrdiff_t at_y = frame.half_split ? i + n : 2 * i + 1;
+    out[at_x] = rotation[i] * row[at_x] + rotation[n + i] * row[at_y];
+    out[at_y] = rotation[i] * row[at_y] - rotation[n + i] * row[at_x];
+  }
+}
+
 void prepare_query(const TopkRead& read, int kv_head, int head) noexcept {
   constexpr double kUp = 1.0 + 0x1p-20;  // stored bounds are rounded up
   TopkWorkspace::Impl& w = read.workspace;
@@ -130,6 +166,12 @@ void prepare_query(const TopkRead& read, int kv_head, int head) noexcept {
   const float* q =
       read.task.q + read.token * read.task.q_token_stride + head * read.task.q_head_stride;
   scale_query(read, q, w.scaled + head * w.q_stride);
+  // What is said of all rows of an anchored read is that of the newest block.
+  if (read.anchored()) {
+    turn_row(read.index.code().frame, read.index.rotation(read.n_tiles - 1), q, code.dim,
+             read.thread().turned);
+    q = read.thread().turned;
+  }
   double* alpha = read.thread().products.data();
   const CodedQuery coded = code_query(read, code, q, alpha);
   const bool dithered = read.policy.certificate == CertificateKind::kDithered;
@@ -146,7 +188,8 @@ void prepare_query(const TopkRead& read, int kv_head, int head) noexcept {
     base += static_cast<double>(q[j]) * static_cast<double>(code.mean[static_cast<std::size_t>(j)]);
   const auto scale = static_cast<double>(read.shape().scale);
   PreparedQuery& prepared = w.queries[static_cast<std::size_t>(head)];
-  prepared.base = static_cast<float>(base * scale / kLn2);
+  // With a block frame each block has its own, in the scores of its tiles.
+  prepared.base = read.anchored() ? 0.0f : static_cast<float>(base * scale / kLn2);
   prepared.sigma = static_cast<float>(std::sqrt(coded.variance) * std::abs(scale));
   prepared.norm = static_cast<float>(std::sqrt(coded.norm) * std::abs(scale) * kUp);
   prepared.slack =
@@ -157,6 +200,27 @@ void prepare_query(const TopkRead& read, int kv_head, int head) noexcept {
 }
 
 }  // namespace
+
+CodedQueries turn_queries(const TopkRead& read, int kv_head, std::int64_t tile) noexcept {
+  TopkWorkspace::Impl& w = read.workspace;
+  TopkWorkspace::Impl::Thread& t = read.thread();
+  const RowCode& code = read.index.code().keys[static_cast<std::size_t>(kv_head)];
+  const int n = code.widths.total();
+  for (int g = 0; g < read.group(); ++g) {
+    // Scaled queries are in base 2 already.
+    const float* q = w.scaled + (kv_head * read.group() + g) * w.q_stride;
+    turn_row(read.index.code().frame, read.index.rotation(tile), q, code.dim, t.turned);
+    std::fill_n(t.coordinates, code.stride(), 0.0f);
+    add_combination(t.turned, code.dim, read.index.query_map(kv_head), code.stride(), n,
+                    t.coordinates);
+    for (int i = 0; i < n; ++i) t.coordinates[i] *= code.step[static_cast<std::size_t>(i)];
+    const int at = g * kScanPlanes;
+    t.block_offsets[at] = round_coordinates(
+        code.widths, t.coordinates, t.block_planes + at * w.code_stride, t.block_gains + at * 3);
+    t.block_bases[g] = dot(t.turned, code.mean.data(), code.dim);
+  }
+  return {t.block_planes, t.block_gains, t.block_offsets, t.block_bases};
+}
 
 void prepare_queries(const TopkRead& read) noexcept {
   const int group = read.group();

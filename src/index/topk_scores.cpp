@@ -16,7 +16,8 @@ int first_coded_row(const TopkRead& read, std::int64_t tile) noexcept {
       std::clamp<std::int64_t>(read.policy.sinks - tile * kCodeTile, 0, kCodeTile));
 }
 
-void score_tile(const TopkRead& read, int kv_head, std::int64_t tile) noexcept {
+void score_tile(const TopkRead& read, int kv_head, std::int64_t tile,
+                const CodedQueries& queries) noexcept {
   TopkWorkspace::Impl& w = read.workspace;
   const int group = read.group();
   const int first = kv_head * group;
@@ -28,7 +29,7 @@ void score_tile(const TopkRead& read, int kv_head, std::int64_t tile) noexcept {
     KeyScan scan;
     scan.widths = widths;
     scan.n_queries = group;
-    scan.q = w.planes + (first * kScanPlanes + plane) * w.code_stride;
+    scan.q = queries.planes + plane * w.code_stride;
     scan.q_stride = kScanPlanes * w.code_stride;
     // Gains and offsets of the same plane lie kScanPlanes apart; the kernel wants them together.
     float gains[3 * kMaxScanQueries];
@@ -36,9 +37,9 @@ void score_tile(const TopkRead& read, int kv_head, std::int64_t tile) noexcept {
     for (int from = 0; from < group; from += kMaxScanQueries) {
       const int n = std::min(kMaxScanQueries, group - from);
       for (int h = 0; h < n; ++h) {
-        const int at = (first + from + h) * kScanPlanes + plane;
-        for (int c = 0; c < 3; ++c) gains[3 * h + c] = w.gains[at * 3 + c];
-        offsets[h] = w.offsets[at];
+        const int at = (from + h) * kScanPlanes + plane;
+        for (int c = 0; c < 3; ++c) gains[3 * h + c] = queries.gains[at * 3 + c];
+        offsets[h] = queries.offsets[at];
       }
       scan.n_queries = n;
       scan.gain = gains;
@@ -69,7 +70,8 @@ void score_tile(const TopkRead& read, int kv_head, std::int64_t tile) noexcept {
   weigh_key_tile({scores, capacity * kCodeTile, group}, codes.key_scales, begin,
                  static_cast<int>(kCodeTile), weights);
   for (int h = 0; h < group; ++h) {
-    w.tile_m[(first + h) * capacity + tile] = weights[h].m;
+    const float base = queries.bases == nullptr ? 0.0f : queries.bases[h];
+    w.tile_m[(first + h) * capacity + tile] = weights[h].m + base;
     w.tile_d[(first + h) * capacity + tile] = weights[h].d;
   }
 }
@@ -112,12 +114,21 @@ void score_pieces(const TopkRead& read) noexcept {
         static_cast<std::size_t>(any.key_levels -
                                  reinterpret_cast<const std::byte*>(any.key_scales)) +
         read.index.code().keys[static_cast<std::size_t>(kv_head)].widths.tile_bytes();
+    const TopkWorkspace::Impl& w = read.workspace;
+    const int first = kv_head * read.group() * kScanPlanes;
+    CodedQueries queries{w.planes + first * w.code_stride, w.gains + first * 3, w.offsets + first,
+                         nullptr};
+    std::int64_t block = -1;
     for (std::int64_t tile = read.first_tile(piece); tile < read.first_tile(piece + 1); ++tile) {
+      if (read.anchored() && tile * kCodeTile / read.index.code().frame.block != block) {
+        block = tile * kCodeTile / read.index.code().frame.block;
+        queries = turn_queries(read, kv_head, tile);
+      }
       if (tile + 1 < read.n_tiles) {
         const HeadTile next = read.index.head_tile(kv_head, tile + 1);
         prefetch_bytes(next.key_scales, key_bytes);
       }
-      score_tile(read, kv_head, tile);
+      score_tile(read, kv_head, tile, queries);
       if (read.wants_bound() && read.policy.certificate != CertificateKind::kDithered)
         sum_errors(read, kv_head, tile);
     }

@@ -53,6 +53,13 @@ void place_fixed(TopkWorkspace::Impl& impl, Carver& carver) {
     thread.gains = carver.floats(heads);
     thread.bytes = reinterpret_cast<std::int8_t*>(carver.floats(heads * kCodeTile / 4));
     thread.key = carver.floats(impl.q_stride);
+    thread.turned = carver.floats(impl.q_stride);
+    thread.coordinates = carver.floats(impl.code_stride);
+    thread.block_planes =
+        reinterpret_cast<std::int8_t*>(carver.floats(heads * kScanPlanes * impl.code_stride / 4));
+    thread.block_gains = carver.floats(heads * kScanPlanes * 3);
+    thread.block_offsets = carver.floats(heads * kScanPlanes);
+    thread.block_bases = carver.floats(heads);
     thread.value = carver.floats(impl.value_stride);
   }
 }

@@ -116,7 +116,14 @@ struct TopkWorkspace::Impl {
     float* gains = nullptr;        // [max_heads] of a tile's weights
     std::int8_t* bytes = nullptr;  // [max_heads, kCodeTile] weights of a tile
     float* key = nullptr;          // [q_stride] a key
-    float* value = nullptr;        // [value_stride] coordinates of an output
+    // of queries turned for a block
+    float* turned = nullptr;              // [q_stride]
+    float* coordinates = nullptr;         // [code_stride]
+    std::int8_t* block_planes = nullptr;  // [max_heads, kScanPlanes, code_stride]
+    float* block_gains = nullptr;         // [max_heads, kScanPlanes, 3]
+    float* block_offsets = nullptr;       // [max_heads, kScanPlanes]
+    float* block_bases = nullptr;         // [max_heads]
+    float* value = nullptr;               // [value_stride] coordinates of an output
     std::vector<KeyValueRun> runs;
     std::vector<double> products;  // [code_stride] a query in code coordinates
     ReadStatistics statistics;

@@ -166,9 +166,10 @@ const KvStore& ContextMemory::indexed_store() const noexcept {
   return groups_.front().store();
 }
 
-Status ContextMemory::prepare_index(int n_threads, IndexDiagnostics* diagnostics) {
+Status ContextMemory::prepare_index(int n_threads, const RopeConfig& rope,
+                                    IndexDiagnostics* diagnostics) {
   if (!index_ || !index_->wants_making(length())) return {};
-  return index_->make(indexed_store(), length(), n_threads, diagnostics);
+  return index_->make(indexed_store(), length(), n_threads, rope, diagnostics);
 }
 
 Status ContextMemory::adopt_codes(const ContextMemory& calibration) {
@@ -182,7 +183,7 @@ Status ContextMemory::adopt_codes(const ContextMemory& calibration) {
   const IndexPlan& plan = index_->plan();
   const IndexPlan& other = calibration.index_->plan();
   if (plan.options != other.options || plan.dense_layers != other.dense_layers ||
-      calibration.layout() != layout_) {
+      plan.block_anchored != other.block_anchored || calibration.layout() != layout_) {
     return memory_error(ErrorCode::kMismatch,
                         "the codes were made for '" + to_string(calibration.spec()) +
                             "', which does not go with '" + to_string(spec_) + "'");

@@ -29,6 +29,8 @@ struct IndexShape {
   std::uint64_t n_rows = 0;  // that the code was made from
   bool norms = false;
   Dither dither = Dither::kNone;
+  std::uint64_t n_pairs = 0;  // of a block frame's rotation; 0: none
+  bool half_split = false;
   std::vector<CodeWidths> keys;    // [n_kv_heads]
   std::vector<CodeWidths> values;  // [n_kv_heads]; all zero: values are not coded
 };

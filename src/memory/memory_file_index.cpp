@@ -2,6 +2,7 @@
 // the metadata, so a reader recomputes the layout before it looks at any tensor.
 #include "memory/memory_file_index.hpp"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -19,6 +20,7 @@ namespace {
 constexpr std::uint64_t kNoBound = 0;
 constexpr std::uint64_t kNorms = 1;
 constexpr std::uint64_t kDither = 2;
+constexpr std::int64_t kFrameBlock = 256;  // positions; the only size there is
 
 Error corrupt(const std::string& what) {
   return {ErrorCode::kCorrupt, "metadata 'index': " + what};
@@ -34,7 +36,7 @@ std::uint64_t code_floats(const CodeWidths& widths, int dim) {
 }
 
 std::uint64_t layer_floats(const IndexShape& index, const LayerShape& layer) {
-  std::uint64_t floats = 0;
+  std::uint64_t floats = index.n_pairs;
   for (std::size_t h = 0; h < index.keys.size(); ++h) {
     floats += code_floats(index.keys[h], layer.head_dim_k);
     if (index.values[h].total() > 0) floats += code_floats(index.values[h], layer.head_dim_v);
@@ -47,6 +49,11 @@ LayerCode empty_code(const IndexShape& index, const LayerShape& layer) {
   LayerCode code;
   code.norms = index.norms;
   code.dither = index.dither;
+  if (index.n_pairs > 0) {
+    code.frame.block = kFrameBlock;
+    code.frame.half_split = index.half_split;
+    code.frame.angles.resize(index.n_pairs);
+  }
   code.n_rows = static_cast<std::int64_t>(index.n_rows);
   for (std::size_t h = 0; h < index.keys.size(); ++h) {
     RowCode& keys = code.keys.emplace_back();
@@ -110,10 +117,16 @@ bool read_layer(const std::string& word, const LayerShape& layer, std::uint64_t 
                 IndexShape& index) {
   std::istringstream parts(word);
   std::string part;
-  std::array<std::uint64_t, 3> sizes{};
-  if (!std::getline(parts, part, ':') || !parse_numbers(part, sizes)) return false;
+  std::array<std::uint64_t, 5> sizes{};  // the last two only with a block frame
+  if (!std::getline(parts, part, ':')) return false;
+  const auto n_sizes = static_cast<std::size_t>(std::count(part.begin(), part.end(), ',') + 1);
+  if ((n_sizes != 3 && n_sizes != 5) || !parse_numbers(part, std::span(sizes).first(n_sizes)))
+    return false;
+  if (n_sizes == 5 && (sizes[3] == 0 || sizes[4] > 1)) return false;
   index.n_tiles = sizes[0];
   index.n_rows = sizes[1];
+  index.n_pairs = sizes[3];
+  index.half_split = sizes[4] == 1;
   index.norms = sizes[2] == kNorms;
   index.dither = sizes[2] == kDither ? Dither::kSubtractive : Dither::kNone;
   while (std::getline(parts, part, ':')) {
@@ -123,8 +136,9 @@ bool read_layer(const std::string& word, const LayerShape& layer, std::uint64_t 
   for (const CodeWidths& values : index.values) {
     if ((values.total() > 0) != coded) return false;
   }
-  return sizes[2] <= kDither && std::ssize(index.keys) == layer.n_kv_heads && layer.window == 0 &&
-         index.n_rows >= 1 && index.n_tiles <= n_rows / static_cast<std::uint64_t>(kCodeTile);
+  return sizes[2] <= kDither && 2 * sizes[3] <= static_cast<std::uint64_t>(layer.head_dim_k) &&
+         std::ssize(index.keys) == layer.n_kv_heads && layer.window == 0 && index.n_rows >= 1 &&
+         index.n_tiles <= n_rows / static_cast<std::uint64_t>(kCodeTile);
 }
 
 }  // namespace
@@ -140,6 +154,8 @@ std::vector<IndexShape> index_shapes(const ContextMemory& memory) {
     shapes[i].n_rows = static_cast<std::uint64_t>(layer.code().n_rows);
     shapes[i].norms = layer.code().norms;
     shapes[i].dither = layer.code().dither;
+    shapes[i].n_pairs = layer.code().frame.angles.size();
+    shapes[i].half_split = layer.code().frame.half_split;
     for (std::size_t h = 0; h < layer.code().keys.size(); ++h) {
       shapes[i].keys.push_back(layer.code().keys[h].widths);
       shapes[i].values.push_back(layer.code().values.empty() ? CodeWidths{}
@@ -164,6 +180,8 @@ std::string index_text(const std::vector<IndexShape>& index) {
            std::to_string(layer.norms                     ? kNorms
                           : layer.dither != Dither::kNone ? kDither
                                                           : kNoBound);
+    if (layer.n_pairs > 0)
+      out += ',' + std::to_string(layer.n_pairs) + (layer.half_split ? ",1" : ",0");
     for (std::size_t h = 0; h < layer.keys.size(); ++h) {
       out += ':';
       append(layer.keys[h]);
@@ -220,6 +238,7 @@ void write_index(const SafetensorsHeader& header, const ContextMemory& memory, s
       at += n * sizeof(float);
     };
     LayerCode code = index.code();
+    copy(code.frame.angles, code.frame.angles.size());
     for (std::size_t h = 0; h < code.keys.size(); ++h) {
       visit_floats(code.keys[h], copy);
       if (!code.values.empty()) visit_floats(code.values[h], copy);
@@ -244,8 +263,8 @@ Result<MemoryIndex> read_index(const SafetensorsHeader& header, const Shape& sha
       return corrupt("layer " + std::to_string(i) + " does not go with the spec");
     if (!present) continue;
     LayerCode code = empty_code(shape.index[i], shape.layout.layers[i]);
-    if (code.norms != plan.options.norms || code.dither != plan.options.dither ||
-        code.values.empty() == plan.policy.coded_tail)
+    if ((code.frame.block > 0) != plan.block_anchored || code.norms != plan.options.norms ||
+        code.dither != plan.options.dither || code.values.empty() == plan.policy.coded_tail)
       return corrupt("the codes of layer " + std::to_string(i) + " do not go with the spec");
     const std::byte* at = data + header.find(code_tensor(i))->begin;
     bool sound = true;
@@ -255,6 +274,7 @@ Result<MemoryIndex> read_index(const SafetensorsHeader& header, const Shape& sha
       at += n * sizeof(float);
       for (const float x : values) sound = sound && std::isfinite(x);
     };
+    copy(code.frame.angles, code.frame.angles.size());
     const auto read_code = [&](RowCode& row_code) {
       visit_floats(row_code, copy);
       for (const float step : row_code.step) sound = sound && step > 0.0f;

@@ -61,6 +61,9 @@ Result<IndexPlan> index_plan(const MemorySpec& spec) {
   if (dithered && (topk.rank || topk.tail != "coded"))
     return plan_error(
         "cert=dither needs all coordinates and a coded tail; leave rank and tail out");
+  plan.block_anchored = topk.anchor == "block";
+  if (plan.block_anchored && topk.cert != "none")
+    return plan_error("anchor=block gives estimates; leave cert out, or anchor");
   plan.options.rank = topk.rank.value_or(0);
   plan.options.bits = topk.bits ? *topk.bits : proved ? 8.0 : dithered ? 5.0 : 3.0;
   plan.options.value_bits = topk.tail == "coded" ? 3.0 : 0.0;
@@ -129,9 +132,9 @@ void MemoryIndex::observe(LayerIndex layer, const AttendTask& task, std::int64_t
 }
 
 std::vector<float> MemoryIndex::sample_of(const Layer& layer, std::int64_t length,
-                                          std::int64_t* n_tokens) const {
+                                          std::vector<std::int64_t>& positions) const {
   std::vector<float> sample;
-  *n_tokens = 0;
+  positions.clear();
   if (layer.positions.empty()) return sample;
   const std::size_t width = layer.queries.size() / layer.positions.size();
   // Ascending positions, so that neighbours in the sample are neighbours in the text.
@@ -147,7 +150,7 @@ std::vector<float> MemoryIndex::sample_of(const Layer& layer, std::int64_t lengt
     load_row(reinterpret_cast<const std::byte*>(layer.queries.data() + order[i].second * width),
              ElementType::kF16, sample.data() + i * width, static_cast<std::int64_t>(width));
   }
-  *n_tokens = std::ssize(order);
+  for (const auto& [position, slot] : order) positions.push_back(position);
   return sample;
 }
 
@@ -178,13 +181,13 @@ AttentionShape MemoryIndex::shape_of(std::size_t layer) const noexcept {
 }
 
 Result<LayerCode> MemoryIndex::make_code(const KvStore& store, std::size_t layer,
-                                         std::int64_t length,
+                                         std::int64_t length, const IndexOptions& options,
                                          std::vector<HeadDiagnostics>* diagnostics) const {
-  std::int64_t n_tokens = 0;
-  const std::vector<float> queries = sample_of(layers_[layer], length, &n_tokens);
-  return make_layer_code(shape_of(layer),
-                         store.segments(LayerIndex(static_cast<std::int64_t>(layer))), length,
-                         {queries.data(), n_tokens}, plan_.options, diagnostics);
+  std::vector<std::int64_t> positions;
+  const std::vector<float> queries = sample_of(layers_[layer], length, positions);
+  return make_layer_code(
+      shape_of(layer), store.segments(LayerIndex(static_cast<std::int64_t>(layer))), length,
+      {queries.data(), std::ssize(positions), positions.data()}, options, diagnostics);
 }
 
 namespace {
@@ -212,7 +215,11 @@ Status for_each_layer(std::size_t n, int n_threads, Work work) {
 }  // namespace
 
 Status MemoryIndex::make(const KvStore& store, std::int64_t length, int n_threads,
-                         IndexDiagnostics* diagnostics) {
+                         const RopeConfig& rope, IndexDiagnostics* diagnostics) {
+  IndexOptions options = plan_.options;
+  if (plan_.block_anchored) {
+    VOLVELLE_ASSIGN_OR_RETURN(options.frame, make_block_frame(rope));
+  }
   if (diagnostics != nullptr) diagnostics->assign(layers_.size(), {});
   std::vector<CodeIndex> made(layers_.size());
   const auto served = [&](std::size_t i) {
@@ -220,9 +227,9 @@ Status MemoryIndex::make(const KvStore& store, std::int64_t length, int n_thread
   };
   const Status coded = for_each_layer(layers_.size(), n_threads, [&](std::size_t i) -> Status {
     if (!served(i)) return {};
-    VOLVELLE_ASSIGN_OR_RETURN(
-        LayerCode code,
-        make_code(store, i, length, diagnostics == nullptr ? nullptr : &(*diagnostics)[i]));
+    VOLVELLE_ASSIGN_OR_RETURN(LayerCode code,
+                              make_code(store, i, length, options,
+                                        diagnostics == nullptr ? nullptr : &(*diagnostics)[i]));
     made[i] = CodeIndex(std::make_shared<LayerCode>(std::move(code)));
     return {};
   });

@@ -56,6 +56,7 @@ std::string topk_text(const TopkTerm& topk) {
   if (topk.rank) add("rank", std::to_string(*topk.rank));
   if (topk.tail != defaults.tail) add("tail", topk.tail);
   if (topk.cert != defaults.cert) add("cert", topk.cert);
+  if (topk.anchor != defaults.anchor) add("anchor", topk.anchor);
   return "topk(" + arguments + ")";
 }
 

@@ -56,7 +56,8 @@ Status check_topk(const TopkTerm& topk) {
   if (topk.rank) VOLVELLE_RETURN_IF_ERROR(check_range("rank of topk", *topk.rank, 1, kMaxRank));
   VOLVELLE_RETURN_IF_ERROR(check_name("index of topk", topk.index, kIndexNames));
   VOLVELLE_RETURN_IF_ERROR(check_name("tail of topk", topk.tail, kTopkTailNames));
-  return check_name("cert of topk", topk.cert, kCertNames);
+  VOLVELLE_RETURN_IF_ERROR(check_name("cert of topk", topk.cert, kCertNames));
+  return check_name("anchor of topk", topk.anchor, kAnchorNames);
 }
 
 Status check_tail(const TailTerm& tail) {

@@ -24,6 +24,7 @@ inline constexpr std::array<std::string_view, 5> kKvTypeNames = {"f32", "f16", "
 inline constexpr std::array<std::string_view, 4> kIndexNames = {"saki", "pca", "dims", "exact"};
 inline constexpr std::array<std::string_view, 2> kTopkTailNames = {"coded", "none"};
 inline constexpr std::array<std::string_view, 3> kCertNames = {"exact", "dither", "none"};
+inline constexpr std::array<std::string_view, 2> kAnchorNames = {"token", "block"};
 inline constexpr std::array<std::string_view, 5> kTailNames = {"summary", "outer", "koopman",
                                                                "mean", "none"};
 

@@ -227,8 +227,8 @@ Status read_window(const Term& term, MemorySpec& spec) {
 }
 
 Status read_topk(const Term& term, MemorySpec& spec) {
-  VOLVELLE_RETURN_IF_ERROR(
-      check_arguments(term, 0, {"k", "max_error", "index", "bits", "rank", "tail", "cert"}));
+  VOLVELLE_RETURN_IF_ERROR(check_arguments(
+      term, 0, {"k", "max_error", "index", "bits", "rank", "tail", "cert", "anchor"}));
   TopkTerm topk;
   VOLVELLE_RETURN_IF_ERROR(read_number(term, "k", topk.k));
   VOLVELLE_RETURN_IF_ERROR(read_number(term, "max_error", topk.max_error));
@@ -237,6 +237,7 @@ Status read_topk(const Term& term, MemorySpec& spec) {
   read_name(term, "index", topk.index);
   read_name(term, "tail", topk.tail);
   read_name(term, "cert", topk.cert);
+  read_name(term, "anchor", topk.anchor);
   spec.topk = std::move(topk);
   return {};
 }

@@ -153,6 +153,10 @@ const StoreLayout& Session::layout() const noexcept { return impl_->layout; }
 
 Result<ContextMemory> Session::begin(const MemorySpec& spec) const {
   VOLVELLE_RETURN_IF_ERROR(require_supported(spec));
+  if (spec.topk && spec.topk->anchor == "block") {
+    const Result<BlockFrame> frame = make_block_frame(impl_->model.info().rope);
+    if (!frame.ok()) return frame.error();
+  }
   return ContextMemory::create(impl_->layout, spec);
 }
 
@@ -264,7 +268,7 @@ Status Session::Impl::prepare_indexes(std::span<const UbatchPart> parts) {
     if (part.memory->index() == nullptr) continue;
     // A text that is only read is read exactly; the index waits for what comes after it.
     if (part.want != Logits::kNone && std::ssize(part.tokens) <= kDecodeMaxQueries)
-      VOLVELLE_RETURN_IF_ERROR(part.memory->prepare_index(n_threads));
+      VOLVELLE_RETURN_IF_ERROR(part.memory->prepare_index(n_threads, model.info().rope));
     n_tiles = std::max(n_tiles, part.memory->index()->n_tiles() + 1);
   }
   if (n_tiles == 0) return {};
@@ -279,7 +283,7 @@ Status Session::Impl::prepare_indexes(std::span<const UbatchPart> parts) {
 }
 
 Status Session::prepare_index(ContextMemory& memory, IndexDiagnostics* diagnostics) const {
-  return memory.prepare_index(impl_->n_threads, diagnostics);
+  return memory.prepare_index(impl_->n_threads, impl_->model.info().rope, diagnostics);
 }
 
 ReadStatistics Session::take_read_statistics() noexcept {

@@ -37,13 +37,14 @@ class TopkCase {
     std::normal_distribution<float> normal;
     queries.resize(static_cast<std::size_t>(256 * shape.n_heads * shape.head_dim_k));
     for (float& x : queries) x = normal(random);
+    for (std::int64_t i = 0; i < 256; ++i) positions.push_back(n_rows - 256 + i);
   }
 
   /// `dither_seed`: of codes with a dither.
   CodeIndex make_index(const IndexOptions& options, std::uint64_t dither_seed = 1) {
     const AttendTask task = plain.task();
     auto code = make_layer_code(task.shape, task.segments, plain.options().n_rows,
-                                {queries.data(), 256}, options);
+                                {queries.data(), 256, positions.data()}, options);
     EXPECT_TRUE(code.ok()) << (code.ok() ? "" : code.error().message);
     CodeIndex index(std::make_shared<LayerCode>(std::move(*code)));
     CodeScratch scratch;
@@ -57,6 +58,7 @@ class TopkCase {
 
   Case plain;
   std::vector<float> queries;
+  std::vector<std::int64_t> positions;
 };
 
 inline TopkWorkspace make_topk_workspace(const AttentionShape& shape, int threads,

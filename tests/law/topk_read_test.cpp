@@ -77,6 +77,72 @@ TEST(TopkRead, TheTailIsAlmostExactAndMuchBetterThanNone) {
   }
 }
 
+/// A rotation of half of the dimensions, as some models have it.
+BlockFrame frame_of(int dim, bool half_split) {
+  RopeConfig rope;
+  rope.layout = half_split ? RopeLayout::kHalfSplit : RopeLayout::kAdjacentPairs;
+  rope.rotated_dims = half_split ? dim / 2 : dim;
+  return make_block_frame(rope).value();
+}
+
+// Keys turned to the middle of their blocks and queries turned for each block: with fine codes the
+// scores are those of the rows, whatever the rotation.
+TEST(TopkRead, AnchoredCodesGiveTheScoresOfTheRows) {
+  for (const bool half_split : {false, true}) {
+    TopkCase problem(shape_of(6, 2, 64), 1500, 11);
+    const auto exact = reference_attend(problem.plain.task());
+    const IndexOptions fine{.bits = 8.0, .value_bits = 8.0, .frame = frame_of(64, half_split)};
+    const CodeIndex index = problem.make_index(fine);
+    const Outcome outcome = read(problem, index, {.k = 128});
+    EXPECT_LT(relative_error(outcome.out, exact), 0.02);
+    const AttendTask task = problem.plain.task();
+    TopkWorkspace workspace = make_topk_workspace(task.shape, 1, index.n_tiles());
+    topk_attend(task, index, {.k = 64}, workspace, 1);
+    for (int head = 0; head < 6; ++head)
+      EXPECT_LT(used_variation(task, head, problem.plain, workspace, {.k = 64}, (1500 - 64) / 64),
+                0.01);
+    for (const int threads : {2, 3, 7})
+      EXPECT_EQ(read(problem, index, {.k = 128}, threads).out, outcome.out);
+    // An estimate within a limit; no bound.
+    EXPECT_GT(read(problem, index, {.k = 16, .max_error = 0.02}).statistics.reads, 0);
+    EXPECT_FALSE(can_read_topk(task, index, {.certificate = CertificateKind::kExact}));
+  }
+}
+
+TEST(BlockFrame, TurnsBackWhatRotationDid) {
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  for (const bool half_split : {false, true}) {
+    const BlockFrame frame = frame_of(64, half_split);
+    EXPECT_EQ(frame.middle(0), 128);
+    EXPECT_EQ(frame.middle(255), 128);
+    EXPECT_EQ(frame.middle(256), 384);
+    std::vector<float> row(64);
+    for (float& x : row) x = normal(random);
+    std::vector<float> turned = row;
+    // The rotation itself, from its definition, in double.
+    const int n = half_split ? 16 : 32;
+    for (int i = 0; i < n; ++i) {
+      const double angle = 777.0 * std::pow(10000.0, -2.0 * i / (2 * n));
+      float& x = turned[static_cast<std::size_t>(half_split ? i : 2 * i)];
+      float& y = turned[static_cast<std::size_t>(half_split ? i + n : 2 * i + 1)];
+      const double a = x, b = y;
+      x = static_cast<float>(a * std::cos(angle) - b * std::sin(angle));
+      y = static_cast<float>(a * std::sin(angle) + b * std::cos(angle));
+    }
+    frame.turn_back(777, turned.data());
+    // Angles are floats: 777 rad may be off by 777 * 2^-24.
+    for (std::size_t i = 0; i < 64; ++i) EXPECT_NEAR(turned[i], row[i], 5e-4);
+  }
+  RopeConfig scaled;
+  scaled.layout = RopeLayout::kHalfSplit;
+  scaled.rotated_dims = 64;
+  scaled.scaling = RopeScaling::kYarn;
+  const auto refused = make_block_frame(scaled);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("anchor=block"), std::string::npos);
+}
+
 TEST(TopkRead, SameBitsForAnyNumberOfThreads) {
   TopkCase problem(shape_of(6, 2, 64), 3000, 3);
   const CodeIndex index = problem.make_index({.bits = 8.0, .norms = true});

@@ -104,8 +104,9 @@ TEST_F(IndexSession, AuditedReadsKeepWhatTheyPromise) {
   options.n_threads = 2;
   options.audit_reads = true;
   Session session = require(Session::create(*model_, options));
-  for (const char* text : {"full+topk(max_error=0.05,cert=exact)",
-                           "full+topk(max_error=0.05,cert=dither)", "full+topk(k=128)"}) {
+  for (const char* text :
+       {"full+topk(max_error=0.05,cert=exact)", "full+topk(max_error=0.05,cert=dither)",
+        "full+topk(k=128)", "full+topk(k=128,anchor=block)"}) {
     SCOPED_TRACE(text);
     ContextMemory memory = fold(session, text);
     decode(session, memory, 6);

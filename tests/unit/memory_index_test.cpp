@@ -255,6 +255,42 @@ TEST_F(IndexFile, ADitherComesBackWithItsSalts) {
   EXPECT_EQ(a.code().keys, b.code().keys);
 }
 
+TEST_F(IndexFile, ABlockFrameComesBackWithItsRotation) {
+  IndexedMemory memory("full+topk(k=16,anchor=block)");
+  memory.feed(1300);
+  EXPECT_FALSE(memory.memory().prepare_index(1).ok());  // whose rotation?
+  RopeConfig rope;
+  rope.layout = RopeLayout::kHalfSplit;
+  rope.rotated_dims = 24;
+  ASSERT_TRUE(memory.memory().prepare_index(1, rope).ok());
+  MemoryRecord record = record_;
+  record.spec = to_string(memory.memory().spec());
+  record.tokens.assign(memory.memory().tokens().begin(), memory.memory().tokens().end());
+  const auto file_path = folder_ / "blocks.vmem";
+  ASSERT_TRUE(save_memory(file_path, record, memory.memory()).ok());
+  MemoryFile file = MemoryFile::open(file_path).value();
+  ASSERT_TRUE(file.verify_rows().ok());
+  const ContextMemory restored = file.restore().value();
+  const CodeIndex& a = memory.index().layer(LayerIndex(2));
+  const CodeIndex& b = restored.index()->layer(LayerIndex(2));
+  EXPECT_EQ(a.code().frame, b.code().frame);
+  EXPECT_EQ(a.code().keys, b.code().keys);
+  for (const std::int64_t tile : {0, 3, 4, 19}) {
+    for (std::ptrdiff_t i = 0; i < 24; ++i) EXPECT_EQ(a.rotation(tile)[i], b.rotation(tile)[i]);
+  }
+  const std::string good = testing::read_file(file_path);
+  const std::string index = Parts(good).header.metadata.at("index");
+  ASSERT_NE(index.find(",12,1:"), std::string::npos) << index;
+  for (const std::string& bad : {std::string(",0,1:"), std::string(",12,2:"), std::string(",17,1:"),
+                                 std::string(",12:"), std::string(":")}) {
+    Parts changed(good);
+    std::string text = index;
+    text.replace(text.find(",12,1:"), 6, bad);
+    changed.header.metadata["index"] = text;
+    EXPECT_NE(error_of(changed.join()), "") << bad;
+  }
+}
+
 TEST_F(IndexFile, BadSizesAreRefusedByName) {
   const std::string good = testing::read_file(path());
   const Parts parts(good);

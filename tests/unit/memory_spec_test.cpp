@@ -40,7 +40,7 @@ TEST(MemorySpec, ReadsEveryTerm) {
   EXPECT_EQ(parsed("window(1020,block=1)").window, (WindowTerm{1020, 1}));
 
   const MemorySpec topk = parsed("full+topk(k=64,index=pca,rank=32,bits=3,tail=none,cert=dither)");
-  EXPECT_EQ(topk.topk, (TopkTerm{64, std::nullopt, "pca", 3, 32, "none", "dither"}));
+  EXPECT_EQ(topk.topk, (TopkTerm{64, std::nullopt, "pca", 3, 32, "none", "dither", "token"}));
   const MemorySpec bounded = parsed("full+topk(max_error=0.05,index=saki,cert=exact)");
   EXPECT_EQ(bounded.topk->max_error, 0.05);
   EXPECT_EQ(bounded.topk->cert, "exact");
@@ -92,6 +92,7 @@ TopkTerm random_topk(std::mt19937_64& random) {
   if (random() % 2) topk.rank = 1 + static_cast<int>(random() % 512);
   topk.tail = pick<const char*>(random, {"coded", "none"});
   topk.cert = pick<const char*>(random, {"exact", "dither", "none"});
+  topk.anchor = pick<const char*>(random, {"token", "block"});
   return topk;
 }
 
@@ -273,7 +274,8 @@ TEST(MemorySpec, SupportedInThisVersion) {
         "sink(1)+window(9)+kv(v=f32)", "full+kv(k=bf16,v=q8_0)", "window(8)+kv(v=q4_0)",
         "full+topk(k=8)", "full+topk(k=64,rank=32,tail=none)", "full+topk(k=64,index=pca,bits=4)",
         "full+topk(max_error=0.05,cert=exact)+dense_layers=0-1",
-        "full+topk(max_error=0.05,cert=dither)", "full+topk(k=64,cert=dither,bits=5)"}) {
+        "full+topk(max_error=0.05,cert=dither)", "full+topk(k=64,anchor=block)",
+        "full+topk(k=64,cert=dither,bits=5)"}) {
     EXPECT_TRUE(require_supported(parsed(text)).ok()) << text;
   }
   const auto refused = [](std::string_view text, std::string_view name) {

@@ -14,8 +14,26 @@
 #include "volvelle/attention/attend.hpp"
 #include "volvelle/base/result.hpp"
 #include "volvelle/index/row_code.hpp"
+#include "volvelle/rope/rope_config.hpp"
 
 namespace volvelle {
+
+/// Positions turned back to the middle of blocks (SAKI, block-anchored codes): keys of a block are
+/// coded as if they stood in its middle, and a query is turned for each block, so codes need not
+/// know what rotation does to keys over all positions. Any rotation is exact; this one is good.
+struct BlockFrame {
+  std::int64_t block = 0;     // positions of a block, a multiple of kCodeTile; 0: no frame
+  bool half_split = false;    // pairs (i, i + n / 2), else (2 i, 2 i + 1)
+  std::vector<float> angles;  // [n_pairs], per position
+  std::int64_t middle(std::int64_t position) const noexcept {
+    return position / block * block + block / 2;
+  }
+  /// Turns a row back by `position`.
+  void turn_back(std::int64_t position, float* row) const noexcept;
+  bool operator==(const BlockFrame&) const = default;
+};
+/// Blocks of 256 positions for a model's rotation; fails by name where it is not a plain one.
+Result<BlockFrame> make_block_frame(const RopeConfig& rope);
 
 /// How the rows of every KV head of a layer are coded. Immutable; shared by clones.
 struct LayerCode {
@@ -23,7 +41,8 @@ struct LayerCode {
   std::vector<RowCode> values;    // [n_kv_heads], or none: only scores are coded
   bool norms = false;             // tiles hold the norm of each key's coding error
   Dither dither = Dither::kNone;  // of keys; tiles hold a salt for each KV head
-  std::int64_t n_rows = 0;        // rows that the code was made from
+  BlockFrame frame{};
+  std::int64_t n_rows = 0;  // rows that the code was made from
   int n_kv_heads() const noexcept { return static_cast<int>(keys.size()); }
   /// Whether all coordinates are coded: nothing bounds the error of a score otherwise.
   bool codes_all() const noexcept;
@@ -69,11 +88,22 @@ class CodeIndex {
   Status append_tile(const AttentionShape& shape, std::span<const KeyValueSegment> segments,
                      CodeScratch& scratch);
   /// Appends a tile that is stored elsewhere; `tile` keeps it alive.
-  void adopt_tile(std::shared_ptr<const std::byte> tile) { tiles_.push_back(std::move(tile)); }
+  void adopt_tile(std::shared_ptr<const std::byte> tile);
   void truncate(std::int64_t n_tiles) noexcept;
   std::size_t code_bytes() const noexcept;
 
+  /// With a block frame: cosines, then sines, of the middle of tile i's block, [2 n_pairs]; and the
+  /// map of a key code's queries, D [dim, stride of the code].
+  const float* rotation(std::int64_t tile) const noexcept {
+    return rotations_.data() + tile * kCodeTile / code_->frame.block * 2 *
+                                   static_cast<std::int64_t>(code_->frame.angles.size());
+  }
+  const float* query_map(int head) const noexcept {
+    return query_maps_[static_cast<std::size_t>(head)].data();
+  }
+
  private:
+  void add_rotation();
   /// Room for tiles that nobody has written yet. Only one index may write it, so copies are empty.
   struct Provided {
     std::shared_ptr<std::byte> memory;
@@ -91,6 +121,8 @@ class CodeIndex {
   Provided provided_;
   std::vector<std::size_t> offsets_;  // [n_kv_heads] of the heads in a tile
   std::vector<std::shared_ptr<const std::byte>> tiles_;
+  std::vector<float> rotations_;                // [n_blocks, 2 n_pairs]
+  std::vector<std::vector<float>> query_maps_;  // [n_kv_heads]
 };
 
 /// What a code is made of.
@@ -101,6 +133,7 @@ struct IndexOptions {
   double value_bits = 3.0;  // 0: values are not coded
   bool norms = false;
   Dither dither = Dither::kNone;  // of keys; needs 2 bits or more, and no rank
+  BlockFrame frame{};             // of keys; no norms and no dither with it
   bool normalise_queries = true;
   bool shrink = true;
   std::int64_t sinks = 4;        // rows left out of the moments
@@ -112,6 +145,7 @@ struct IndexOptions {
 struct QuerySample {
   const float* q = nullptr;
   std::int64_t n_tokens = 0;
+  const std::int64_t* positions = nullptr;  // [n_tokens]; only a block frame needs them
 };
 
 /// What calibration saw of one KV head; for reports.

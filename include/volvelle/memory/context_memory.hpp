@@ -83,7 +83,8 @@ class ContextMemory {
     if (index_) index_->observe(layer, task, length());
   }
   /// Makes the index if it has one that should be made by now; nothing may be pending.
-  Status prepare_index(int n_threads, IndexDiagnostics* diagnostics = nullptr);
+  Status prepare_index(int n_threads, const RopeConfig& rope = {},
+                       IndexDiagnostics* diagnostics = nullptr);
   /// Lets an empty memory use the codes of another one's index, made for the same model by a spec
   /// that makes the same codes; see MemoryIndex::adopt_codes().
   Status adopt_codes(const ContextMemory& calibration);

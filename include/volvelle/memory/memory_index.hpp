@@ -27,6 +27,7 @@ struct IndexPlan {
   IndexOptions options;
   TopkPolicy policy;
   std::optional<LayerRange> dense_layers;
+  bool block_anchored = false;  // options.frame is the model's, known when the code is made
 };
 /// The plan of a supported spec with a topk term.
 Result<IndexPlan> index_plan(const MemorySpec& spec);
@@ -55,7 +56,8 @@ class MemoryIndex {
   bool wants_making(std::int64_t length) const noexcept;
   /// Makes codes of rows [0, length) and codes them, on `n_threads` threads. `store` holds the rows
   /// of all served layers. On an error the index is as before.
-  Status make(const KvStore& store, std::int64_t length, int n_threads,
+  /// `rope`: the model's, which block-anchored codes need.
+  Status make(const KvStore& store, std::int64_t length, int n_threads, const RopeConfig& rope = {},
               IndexDiagnostics* diagnostics = nullptr);
   /// Takes the codes of an index that was made of another text, once and for all: it is not made
   /// again, and the memory may not grow beyond position_limit().
@@ -84,8 +86,9 @@ class MemoryIndex {
   static bool make_room(Layer& layer, int n_heads, std::size_t width) noexcept;
   AttentionShape shape_of(std::size_t layer) const noexcept;
   std::vector<float> sample_of(const Layer& layer, std::int64_t length,
-                               std::int64_t* n_tokens) const;
+                               std::vector<std::int64_t>& positions) const;
   Result<LayerCode> make_code(const KvStore& store, std::size_t layer, std::int64_t length,
+                              const IndexOptions& options,
                               std::vector<HeadDiagnostics>* diagnostics) const;
   bool records(std::int64_t position) const noexcept;
 

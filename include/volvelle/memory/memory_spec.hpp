@@ -34,8 +34,9 @@ struct TopkTerm {
   std::string index = "saki";       // saki | pca | dims | exact
   std::optional<int> bits;
   std::optional<int> rank;
-  std::string tail = "coded";  // coded | none
-  std::string cert = "none";   // exact | dither | none
+  std::string tail = "coded";    // coded | none
+  std::string cert = "none";     // exact | dither | none
+  std::string anchor = "token";  // token | block: what keys are coded relative to
   bool operator==(const TopkTerm&) const = default;
 };
 
