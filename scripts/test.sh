@@ -56,7 +56,7 @@ sanitized() {
 # The engine itself is not instrumented; what our ops do on its threads is. Left out is what measures
 # times or figures, minutes of arithmetic that other tests go through as well.
 sanitized_engine() {
-  build asan -DVOLVELLE_RUNTIME=ON && tests asan '^runtime$' -E 'index_figures|cost_law|speed'
+  build asan -DVOLVELLE_RUNTIME=ON && tests asan '^runtime$' -E 'index_figures|index_study|cost_law|speed'
 }
 
 # The kernels' own tests loop over all instruction sets; this is about choosing one.

@@ -174,6 +174,7 @@ Report make_report(const AuditFlags& flags, const Model& model, const MemorySpec
   const auto& [against, found, two_path_kl, reads] = findings;
   const double ratio =
       reads.bytes_dense > 0 ? bytes_ratio(reads) : rows_read_ratio(spec, flags.tokens, flags.last);
+  const bool promised = reads.audited > 0 && spec.topk && spec.topk->cert != "none";
   Report report;
   report.json = {{"kl_mean", found.kl_mean},
                  {"kl_p99", found.kl_p99},
@@ -184,7 +185,7 @@ Report make_report(const AuditFlags& flags, const Model& model, const MemorySpec
                  {"variation_mean", mean_of(reads.sum_variation, reads)},
                  {"variation_max", reads.audited > 0 ? Json(reads.worst_variation) : Json()},
                  {"audited_reads", reads.audited},
-                 {"violations", reads.audited > 0 ? Json(reads.violations) : Json()},
+                 {"violations", promised ? Json(reads.violations) : Json()},
                  {"bytes_ratio", ratio},
                  {"two_path_kl", two_path_kl},
                  {"n", found.n},

@@ -79,12 +79,17 @@ Result<Report> run(const CalibrateFlags& flags, Console& console) {
   VOLVELLE_RETURN_IF_ERROR(read_tokens(session, memory, tokens, flags.model.ubatch, console));
   IndexDiagnostics heads;
   VOLVELLE_RETURN_IF_ERROR(session.prepare_index(memory, &heads));
-  VOLVELLE_RETURN_IF_ERROR(memory.truncate(1));
+  // A memory of its own: one with windows could not be cut back.
+  VOLVELLE_ASSIGN_OR_RETURN(ContextMemory codes, session.begin(spec));
+  VOLVELLE_RETURN_IF_ERROR(codes.adopt_codes(memory));
+  if (codes.index()->position_limit() == 0)
+    return usage_error("no layer of this model is read through an index with this spec");
+  VOLVELLE_RETURN_IF_ERROR(session.step(codes, std::span(tokens).first(1), Logits::kNone));
   MemoryRecord record = make_record(model, {}, spec, flags.model.ubatch);
   record.kind = kCalibrationMemory;
   record.tokens = {tokens.front()};
   record.ranges = {ByteRange{}};
-  VOLVELLE_ASSIGN_OR_RETURN(const std::uint64_t bytes, save_memory(flags.output, record, memory));
+  VOLVELLE_ASSIGN_OR_RETURN(const std::uint64_t bytes, save_memory(flags.output, record, codes));
   Report report;
   report.json = {{"file", flags.output},    {"file_bytes", bytes},
                  {"spec", record.spec},     {"positions", tokens.size()},

@@ -70,6 +70,7 @@ Result<TurnReport> ChatSession::ask(const std::string& question, Console& consol
       rewind(std::min(common_prefix(memory_.tokens(), prompt.tokens), n_tokens - 1), console));
   TurnReport report;
   report.seed = used_seed(options);
+  machine_.session.take_read_statistics();  // of a turn that failed
   report.n_cached = memory_.length();
   report.n_prompt = n_tokens - report.n_cached;
   const auto rest = std::span(prompt.tokens).subspan(static_cast<std::size_t>(report.n_cached));

@@ -262,6 +262,13 @@ Result<Report> run(const FoldFlags& flags, Console& console) {
   VOLVELLE_ASSIGN_OR_RETURN(Session session, Session::create(model, options));
   VOLVELLE_ASSIGN_OR_RETURN(ContextMemory memory, session.begin(origin.spec));
   VOLVELLE_RETURN_IF_ERROR(apply_calibration(flags.memory.calibration, model, memory, console));
+  if (std::ssize(record.tokens) > memory.position_limit()) {
+    return Error{
+        ErrorCode::kContextExceeded,
+        fmt::format("the text has {} tokens, but {} knows positions below {}: make a "
+                    "calibration from a longer text",
+                    record.tokens.size(), flags.memory.calibration, memory.position_limit())};
+  }
   VOLVELLE_ASSIGN_OR_RETURN(
       const Folded folded, fold_to_file(session, std::move(memory), record, flags.output, console));
   return report_fold(record, folded, flags.output);

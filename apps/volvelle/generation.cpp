@@ -1,6 +1,8 @@
 // Generation with progress while the prompt is read and streaming afterwards.
 #include "generation.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "base/result_macros.hpp"
@@ -27,7 +29,14 @@ double milliseconds_since_program_start() { return milliseconds_since(program_st
 Result<Generated> generate_text(Session& session, ContextMemory& memory,
                                 const GenerateRequest& request, Sampler& sampler,
                                 Console& console) {
-  const auto& [prompt, sampling, limit] = request;
+  const auto& [prompt, sampling, model_limit] = request;
+  const std::int64_t limit = std::min(model_limit, memory.position_limit());
+  if (memory.length() + std::ssize(prompt) > limit && limit < model_limit) {
+    return Error{ErrorCode::kContextExceeded,
+                 fmt::format("the prompt needs {} tokens, but the calibration of the index knows "
+                             "positions below {}",
+                             memory.length() + std::ssize(prompt), limit)};
+  }
   // The last sampled token is never stepped, so one more than the free positions can be generated.
   const std::int64_t room = limit - memory.length() - static_cast<std::int64_t>(prompt.size()) + 1;
   const bool room_decides = sampling.n_predict < 0 || sampling.n_predict > room;

@@ -18,10 +18,11 @@ namespace volvelle::cli {
 Result<std::filesystem::path> find_model(const std::string& model_flag, const MemoryRecord& record,
                                          const std::string& file);
 
-/// A memory is rows that one model computed; under any other model they are noise. Returns the chat
-/// format that the memory was made with.
 /// Refuses a file that holds no text.
 Status require_text(const MemoryRecord& record, const std::string& name);
+
+/// A memory is rows that one model computed; under any other model they are noise. Returns the chat
+/// format that the memory was made with.
 Result<ChatFormat> require_match(const MemoryFile& file, const Model& model,
                                  const std::string& name);
 

@@ -22,9 +22,10 @@ std::vector<CodeIndex> code_layers(const Problem& p, const Rows& data,
   CodeScratch scratch;
   for (int layer = 0; layer < data.layers(); ++layer) {
     const KeyValueSegment segment = data.segment(layer);
+    const std::int64_t last = segment.n_rows - 1;
     if (!shared) {
-      auto code =
-          make_layer_code(p.shape(), {&segment, 1}, segment.n_rows, {queries.data(), 1}, options);
+      auto code = make_layer_code(p.shape(), {&segment, 1}, segment.n_rows,
+                                  {queries.data(), 1, &last}, options);
       if (!code.ok()) std::exit(1);
       shared = std::make_shared<LayerCode>(std::move(*code));
     }
@@ -68,7 +69,17 @@ void compare(const Settings& settings, const AttentionShape& shape, std::int64_t
   proved.bits = 8.0;
   proved.norms = true;
   const std::vector<CodeIndex> codes = code_layers(p, data, options);
+  IndexOptions dithered;
+  dithered.bits = 5.0;
+  dithered.dither = Dither::kSubtractive;
+  IndexOptions anchored;
+  RopeConfig rope;
+  rope.layout = RopeLayout::kHalfSplit;
+  rope.rotated_dims = shape.head_dim_k;
+  anchored.frame = make_block_frame(rope).value();
   const std::vector<CodeIndex> certified = code_layers(p, data, proved);
+  const std::vector<CodeIndex> random = code_layers(p, data, dithered);
+  const std::vector<CodeIndex> blocks = code_layers(p, data, anchored);
   const TopkPolicy plain{.k = 128};
   const TopkPolicy bare{.k = 128, .coded_tail = false};
   const TopkPolicy bound{.k = 128, .certificate = CertificateKind::kExact};
@@ -91,6 +102,8 @@ void compare(const Settings& settings, const AttentionShape& shape, std::int64_t
   add("topk(k=128)", codes, plain);
   add("topk(k=128,tail=none)", codes, bare);
   add("topk(k=128,cert=exact)", certified, bound);
+  add("topk(k=128,cert=dither)", random, {.k = 128, .certificate = CertificateKind::kDithered});
+  add("topk(k=128,anchor=block)", blocks, plain);
   alternate(variants, settings.rounds, settings.processor_time, settings.threads);
   std::printf("%s, %lld rows\n", name_of(shape).c_str(), static_cast<long long>(rows));
   for (const Variant& v : variants) {

@@ -14,7 +14,6 @@
 namespace volvelle {
 namespace {
 
-constexpr double kVanished = 1e-9;  // more than all weights that vanished can be
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kMean = std::numbers::sqrt3 / 2.0;  // E|e| <= kMean sigma for any sum of uniforms
 
@@ -78,6 +77,8 @@ double remainder_of(double h) {
 
 }  // namespace
 
+void prepare_deviation_table() { table(); }
+
 double deviation_constant(double y, double eta) noexcept {
   const Row* row = row_of(eta);
   if (row == nullptr) return kInfinity;
@@ -107,8 +108,9 @@ DitheredVariation::DitheredVariation(const DitheredRead& read) noexcept
 
 void DitheredVariation::add(const UnreadRows& rows) noexcept {
   const double h = reach_ * rows.max_t;
-  // A weight that vanished may be 2^-126 of its neighbours'; such an error could bring it back.
+  // Far beyond what any code is good for.
   if (!(h <= 60.0)) upward_ = kInfinity;
+  largest_h_ = std::max(largest_h_, h);
   if (!(rows.max_w > 0.0) || !(h <= 60.0)) return;
   any_unread_ = true;
   const double sigma = read_.sigma * rows.max_t;
@@ -134,7 +136,9 @@ void DitheredVariation::add(const UnreadRows& rows) noexcept {
 void DitheredVariation::add(const ReadRow& row) noexcept {
   if (!(row.weight > 0.0) || std::log(row.weight) > threshold_) return;
   const double sigma = read_.sigma * row.t;
-  const double rho = remainder_of(reach_ * row.t);
+  const double h = reach_ * row.t;
+  if (!(h <= 60.0)) upward_ = kInfinity;
+  const double rho = remainder_of(h);
   const double larger = row.weight * deviation_;
   const double smaller = row.weight / deviation_;
   const double up = std::max(row.error - 2.0 * read_.slack, 0.0);
@@ -150,18 +154,21 @@ void DitheredVariation::add(const ReadRow& row) noexcept {
 double DitheredVariation::excess(double x, double correction, double mean, double slope,
                                  double eta) const noexcept {
   const double variance = read_squares_ + std::min(squares_ + largest_q_ * x, grown_squares_);
-  return std::max(0.0, correction + mean + slope * x +
-                           deviation_bound(variance, largest_grown_, read_.log_terms, eta));
+  const double sum = correction + mean + slope * x +
+                     deviation_bound(variance, largest_grown_, read_.log_terms, eta);
+  return std::isnan(sum) ? kInfinity : std::max(0.0, sum);
 }
 
 double DitheredVariation::bound(double total) const noexcept {
   if (!std::isfinite(upward_)) return kInfinity;
-  if (!any_unread_) return 0.0;
+  // A float weight of 0 stands for up to 2^-126 of the largest one, times what its error hides.
+  const double vanished = read_.n_rows * 0x1p-126 * std::exp(largest_h_) * deviation_ / total;
+  if (!any_unread_) return vanished;
   double x = upward_;
   for (int i = 0; i < 4; ++i)
     x = std::min(x, excess(x, below_, 0.5 * kMean * sum_, 0.5 * kMean * largest_sigma_, 0.0));
   const double y = std::min(downward_, excess(x, above_, kappa_sum_, largest_kappa_, eta_));
-  return std::max(x, y) * deviation_ / total + 0.5 * read_.slack + kVanished;
+  return std::max(x, y) * deviation_ / total + 0.5 * read_.slack + vanished;
 }
 
 }  // namespace volvelle

@@ -25,12 +25,12 @@ struct DitheredRead {
   double sigma = 0.0;      // standard deviation of a coded score per unit of t, natural units
   double reach = 0.0;      // its largest error per unit of t
   double slack = 0.0;      // largest rounding error of any coded score
+  double n_rows = 0.0;     // coded rows: each may have a weight that vanished in a float
   double log_terms = 0.0;  // ln(4 n_coded_rows n_heads_that_must_hold / delta)
 };
 
 /// Sums over some of the unread rows; w' = e^shat on the scale of all weights of the read.
 struct UnreadRows {
-  double sum_w = 0.0;
   double sum_wt = 0.0;
   double sum_wt_squared = 0.0;  // sum of (w' t)^2
   double max_w = 0.0;
@@ -73,6 +73,7 @@ class DitheredVariation {
   double downward_ = 0.0;       // w (1 - e^-h)
   double kappa_sum_ = 0.0;
   double largest_kappa_ = 0.0;
+  double largest_h_ = 0.0;
   double eta_ = 0.0;           // rho sigma, of unread and read rows
   double threshold_ = -1e300;  // log weight that read rows must reach to be safe from confusion
   // over read rows below the threshold
@@ -80,6 +81,9 @@ class DitheredVariation {
   double below_ = 0.0;  // correction of too small weights
   double above_ = 0.0;  // of too large ones
 };
+
+/// Fills the table of constants; else the first bound does. It allocates.
+void prepare_deviation_table();
 
 /// min over lambda > 0 of L / lambda + lambda V C_eta(lambda M) / 2: what a sum of independent
 /// terms with variance scale V and largest term M exceeds its mean by, with probability at most

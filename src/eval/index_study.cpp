@@ -146,10 +146,12 @@ class MomentsOfHead {
 };
 
 Status study_head(const HeadSample& made_of, const HeadSample& read,
-                  const IndexStudyOptions& options, const BlockFrame& frame,
+                  const IndexStudyOptions& options, const BlockFrame& of_model,
                   std::vector<Line>& lines) {
   MomentsOfHead moments(made_of);
   const BlockFrame none;
+  // Layers may have other heads than the rotation was made for.
+  const BlockFrame& frame = 2 * std::ssize(of_model.angles) <= made_of.dim ? of_model : none;
   StudyMoments blocks;
   if (frame.block > 0) blocks = study_moments(made_of, lines.front().calibration, false, frame);
   const std::vector<StudyTruth> truths = study_truths(read, options.queries, options.k);
@@ -158,6 +160,7 @@ Status study_head(const HeadSample& made_of, const HeadSample& read,
   for (Line& line : lines) {
     if (line.rank > made_of.dim) continue;
     const bool in_blocks = line.codec == StudyCodec::kBlocks;
+    if (in_blocks && frame.block == 0) continue;
     const BlockFrame& used = in_blocks ? frame : none;
     const StudyMoments& of = in_blocks ? blocks : moments.get(line.calibration, line.shrink);
     VOLVELLE_ASSIGN_OR_RETURN(const StudyMap map, make_study_map(line.codec, of, line.rank));

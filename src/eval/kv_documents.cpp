@@ -166,7 +166,7 @@ Result<KvDocument> multi_hop(const Tokenizer& tokenizer, const KvTaskOptions& op
   return document;
 }
 
-/// Ten words thirty times as often as the others.
+/// Ten words nine times as often as the others.
 Result<KvDocument> common_words(const Tokenizer& tokenizer, const KvTaskOptions& options,
                                 SeededChoices choices) {
   std::vector<std::string> words(kWords.begin(), kWords.end());
@@ -176,12 +176,12 @@ Result<KvDocument> common_words(const Tokenizer& tokenizer, const KvTaskOptions&
   const SeededChoices order = choices;
   VOLVELLE_ASSIGN_OR_RETURN(
       document.text, fill(tokenizer, options.tokens, [&](std::int64_t n) {
-        // A third of all places for the ten, the rest for the ninety others in turn.
+        // Every other place for the ten, the rest for the ninety others in turn.
         std::vector<std::string> list;
         for (std::int64_t i = 0; i < n; ++i) {
-          list.push_back(i % 3 == 0
-                             ? common[static_cast<std::size_t>(i / 3) % common.size()]
-                             : words[10 + static_cast<std::size_t>(i) % (words.size() - 10)]);
+          list.push_back(i % 2 == 0
+                             ? common[static_cast<std::size_t>(i / 2) % common.size()]
+                             : words[10 + static_cast<std::size_t>(i / 2) % (words.size() - 10)]);
         }
         SeededChoices again = order;
         again.shuffle(list);

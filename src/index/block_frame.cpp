@@ -6,13 +6,6 @@
 #include "volvelle/index/code_index.hpp"
 
 namespace volvelle {
-namespace {
-
-constexpr std::int64_t kBlock =
-    256;  // half of it gains a little more, four times as much loses half
-
-}  // namespace
-
 void BlockFrame::turn_back(std::int64_t position, float* row) const noexcept {
   const auto n = std::ssize(angles);
   for (std::ptrdiff_t i = 0; i < n; ++i) {
@@ -38,7 +31,9 @@ Result<BlockFrame> make_block_frame(const RopeConfig& rope) {
                      rope.describe() + "'; leave anchor out"};
   }
   BlockFrame frame;
-  frame.block = kBlock;
+  // Smaller blocks gain a little more, blocks of 1,024 lose half of what there is
+  // (docs/benchmarks.md).
+  frame.block = BlockFrame::kPositions;
   frame.half_split = rope.layout == RopeLayout::kHalfSplit;
   const double scale = rope.scaling == RopeScaling::kLinear ? rope.scale_factor : 1.0;
   for (int i = 0; i < rope.rotated_dims / 2; ++i) {

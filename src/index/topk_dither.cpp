@@ -69,6 +69,7 @@ class HeadBound {
     head.reach = static_cast<double>(query().reach) * kUp;
     head.slack = static_cast<double>(query().slack) * static_cast<double>(scale) +
                  static_cast<double>(query().shift);
+    head.n_rows = rows;
     head.log_terms = std::log(4.0 * rows * read.group() / read.policy.delta);
     return head;
   }
@@ -83,13 +84,12 @@ class HeadBound {
           sum_products(workspace().weights_of(head_) + tile * kCodeTile, scales);
       const double factor = choice_.tile_factor(g_, tile) * kUp;
       UnreadRows rows;
-      rows.sum_w = factor * static_cast<double>(sums.sum_w);
       rows.sum_wt = factor * static_cast<double>(sums.sum_wt);
       rows.sum_wt_squared = factor * factor * static_cast<double>(sums.sum_wt_squared);
       rows.max_w = factor * static_cast<double>(sums.max_w);
       rows.max_wt = factor * static_cast<double>(sums.max_wt);
       rows.max_t = static_cast<double>(largest_half(scales));
-      total += rows.sum_w / (kUp * kUp);
+      total += factor * static_cast<double>(sums.sum_w) / (kUp * kUp);
       variation.add(rows);
     }
     return total;

@@ -137,8 +137,8 @@ float round_coordinates(const CodeWidths& widths, const float* alpha, std::int8_
     const float inverse = largest > 0.0f ? 127.0f / largest : 0.0f;
     int sum = 0;
     for (int i = begin; i < ends[c]; ++i) {
-      const auto q = static_cast<int>(std::nearbyint(alpha[i] * inverse));
-      plane[i] = static_cast<std::int8_t>(std::clamp(q, -127, 127));
+      const float q = std::nearbyint(alpha[i] * inverse);
+      plane[i] = static_cast<std::int8_t>(q >= -127.0f && q <= 127.0f ? q : 0.0f);
       sum += plane[i];
     }
     offset -= gains[c] * static_cast<float>(sum) * kCenters[c];
@@ -218,6 +218,7 @@ CodedQueries turn_queries(const TopkRead& read, int kv_head, std::int64_t tile) 
     t.block_offsets[at] = round_coordinates(
         code.widths, t.coordinates, t.block_planes + at * w.code_stride, t.block_gains + at * 3);
     t.block_bases[g] = dot(t.turned, code.mean.data(), code.dim);
+    if (!std::isfinite(t.block_bases[g])) w.not_finite.store(true, std::memory_order_release);
   }
   return {t.block_planes, t.block_gains, t.block_offsets, t.block_bases};
 }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/result_macros.hpp"
+#include "bounds/dithered_variation.hpp"
 #include "index/select.hpp"
 
 namespace volvelle {
@@ -105,6 +106,7 @@ Result<TopkWorkspace> TopkWorkspace::create(int max_threads, int max_heads, int 
                  "index workspace: expected positive sizes and head dimensions up to " +
                      std::to_string(kMaxHeadDim)};
   }
+  prepare_deviation_table();  // reads must not allocate
   auto impl = std::make_unique<Impl>();
   impl->max_heads = max_heads;
   impl->max_dim_v = max_head_dim_v;

@@ -31,8 +31,9 @@ struct IndexShape {
   Dither dither = Dither::kNone;
   std::uint64_t n_pairs = 0;  // of a block frame's rotation; 0: none
   bool half_split = false;
-  std::vector<CodeWidths> keys;    // [n_kv_heads]
-  std::vector<CodeWidths> values;  // [n_kv_heads]; all zero: values are not coded
+  std::uint64_t position_limit = 0;  // of codes that were adopted; 0: none
+  std::vector<CodeWidths> keys;      // [n_kv_heads]
+  std::vector<CodeWidths> values;    // [n_kv_heads]; all zero: values are not coded
 };
 
 /// The sizes that decide where everything lies.

@@ -20,7 +20,6 @@ namespace {
 constexpr std::uint64_t kNoBound = 0;
 constexpr std::uint64_t kNorms = 1;
 constexpr std::uint64_t kDither = 2;
-constexpr std::int64_t kFrameBlock = 256;  // positions; the only size there is
 
 Error corrupt(const std::string& what) {
   return {ErrorCode::kCorrupt, "metadata 'index': " + what};
@@ -50,7 +49,7 @@ LayerCode empty_code(const IndexShape& index, const LayerShape& layer) {
   code.norms = index.norms;
   code.dither = index.dither;
   if (index.n_pairs > 0) {
-    code.frame.block = kFrameBlock;
+    code.frame.block = BlockFrame::kPositions;
     code.frame.half_split = index.half_split;
     code.frame.angles.resize(index.n_pairs);
   }
@@ -117,16 +116,19 @@ bool read_layer(const std::string& word, const LayerShape& layer, std::uint64_t 
                 IndexShape& index) {
   std::istringstream parts(word);
   std::string part;
-  std::array<std::uint64_t, 5> sizes{};  // the last two only with a block frame
+  std::array<std::uint64_t, 6> sizes{};  // the last three only if one of them is not 0
   if (!std::getline(parts, part, ':')) return false;
   const auto n_sizes = static_cast<std::size_t>(std::count(part.begin(), part.end(), ',') + 1);
-  if ((n_sizes != 3 && n_sizes != 5) || !parse_numbers(part, std::span(sizes).first(n_sizes)))
+  if ((n_sizes != 3 && n_sizes != 6) || !parse_numbers(part, std::span(sizes).first(n_sizes)))
     return false;
-  if (n_sizes == 5 && (sizes[3] == 0 || sizes[4] > 1)) return false;
+  if (n_sizes == 6 &&
+      (sizes[4] > 1 || (sizes[3] == 0 && sizes[4] != 0) || sizes[3] + sizes[5] == 0))
+    return false;
   index.n_tiles = sizes[0];
   index.n_rows = sizes[1];
   index.n_pairs = sizes[3];
   index.half_split = sizes[4] == 1;
+  index.position_limit = sizes[5];
   index.norms = sizes[2] == kNorms;
   index.dither = sizes[2] == kDither ? Dither::kSubtractive : Dither::kNone;
   while (std::getline(parts, part, ':')) {
@@ -156,6 +158,7 @@ std::vector<IndexShape> index_shapes(const ContextMemory& memory) {
     shapes[i].dither = layer.code().dither;
     shapes[i].n_pairs = layer.code().frame.angles.size();
     shapes[i].half_split = layer.code().frame.half_split;
+    shapes[i].position_limit = static_cast<std::uint64_t>(index->position_limit());
     for (std::size_t h = 0; h < layer.code().keys.size(); ++h) {
       shapes[i].keys.push_back(layer.code().keys[h].widths);
       shapes[i].values.push_back(layer.code().values.empty() ? CodeWidths{}
@@ -180,8 +183,10 @@ std::string index_text(const std::vector<IndexShape>& index) {
            std::to_string(layer.norms                     ? kNorms
                           : layer.dither != Dither::kNone ? kDither
                                                           : kNoBound);
-    if (layer.n_pairs > 0)
-      out += ',' + std::to_string(layer.n_pairs) + (layer.half_split ? ",1" : ",0");
+    if (layer.n_pairs > 0 || layer.position_limit > 0) {
+      out += ',' + std::to_string(layer.n_pairs) + (layer.half_split ? ",1," : ",0,") +
+             std::to_string(layer.position_limit);
+    }
     for (std::size_t h = 0; h < layer.keys.size(); ++h) {
       out += ':';
       append(layer.keys[h]);
@@ -256,6 +261,7 @@ Result<MemoryIndex> read_index(const SafetensorsHeader& header, const Shape& sha
   VOLVELLE_ASSIGN_OR_RETURN(IndexPlan plan, index_plan(spec));
   MemoryIndex index(plan, shape.layout);
   std::int64_t made_at = 1;
+  std::int64_t position_limit = 0;
   for (std::size_t i = 0; i < shape.index.size(); ++i) {
     const LayerIndex layer(static_cast<std::int64_t>(i));
     const bool present = !shape.index[i].keys.empty();
@@ -292,8 +298,9 @@ Result<MemoryIndex> read_index(const SafetensorsHeader& header, const Shape& sha
     for (std::uint64_t t = 0; t < shape.index[i].n_tiles; ++t, tile += tile_bytes)
       restored.adopt_tile(std::shared_ptr<const std::byte>(owner, tile));
     index.restore_layer(layer, std::move(restored));
+    position_limit = static_cast<std::int64_t>(shape.index[i].position_limit);
   }
-  index.finish_restore(made_at);
+  index.finish_restore(made_at, position_limit);
   return index;
 }
 

@@ -1,11 +1,11 @@
 // The index of a saved memory (format 3): codes of the rows and how they were made.
 //
 //   metadata "index"        one word per layer:
-//   n_tiles,n_rows,bound[,n_pairs,half]:k8,k4,k2,v8,v4,v2:... with one
+//   n_tiles,n_rows,bound[,n_pairs,half,limit]:k8,k4,k2,v8,v4,v2:... with one
 //                           group of widths per KV head (v: 0,0,0 where values are not coded);
 //                           bound: 1 norms, 2 dither, 0 neither; n_pairs and half: rotation of a
-//                           block frame, its angles first in .code; "-" for a layer without an
-//                           index
+//                           block frame, its angles first in .code; limit: of adopted codes; "-"
+//                           for a layer without an index
 //   layer.I.index.code      F32 [n]: for each KV head mean, encode, decode and step of the keys,
 //                           then of the values (volvelle/index/row_code.hpp)
 //   layer.I.index.tiles     U8 [n_tiles, bytes of a tile] (volvelle/index/code_index.hpp)

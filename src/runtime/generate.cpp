@@ -3,6 +3,8 @@
 // the last. Cost: one step of the prompt and one decode step per predicted token.
 #include "volvelle/runtime/generate.hpp"
 
+#include <algorithm>
+
 #include "base/clock.hpp"
 #include "base/result_macros.hpp"
 #include "runtime/stop_scanner.hpp"
@@ -50,7 +52,9 @@ Result<std::string> sample_tokens(Session& session, ContextMemory& memory, Sampl
     VOLVELLE_ASSIGN_OR_RETURN(const TokenId token, sampler.sample(session.logits()));
     if (const char* const ended = take(token)) return std::string(ended);
     if (n + 1 == n_predict) break;
-    if (memory.length() >= session.model().info().context_length) return std::string("context");
+    const std::int64_t room =
+        std::min(session.model().info().context_length, memory.position_limit());
+    if (memory.length() >= room) return std::string("context");
     const Status stepped = session.step(memory, std::span(&token, 1), Logits::kLast);
     if (stepped.ok()) continue;
     if (stepped.error().code == ErrorCode::kCancelled) return std::string("interrupted");

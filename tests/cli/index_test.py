@@ -83,6 +83,8 @@ def test_audit_reports_the_class_of_its_reads(spec, kind):
         assert 0 < certificate["worst_bound"] <= 0.05
         assert certificate["certified_share"] == 1
         assert report["violations"] == 0
+    else:
+        assert report["violations"] is None  # nothing was promised
     assert report["audited_reads"] > 0
     assert 0 < report["variation_mean"] <= report["variation_max"] < 1
     assert 0 < report["output_error"] < 0.2
@@ -120,6 +122,22 @@ def test_a_calibration_serves_other_texts_up_to_its_last_position(calibration):
     assert report["audited_reads"] > 0 and report["output_error"] < 0.2
     error = audit(1700, code=1).json["error"]["message"]
     assert "positions below 1600" in error and "grow to" in error
+
+
+def test_a_calibrated_memory_keeps_its_limit_in_the_file(calibration, tmp_path):
+    (tmp_path / "t.txt").write_text(wired_text(450))  # about 1,350 tokens for this model
+    (tmp_path / "more.txt").write_text(wired_text(250, seed=3))
+    memory = tmp_path / "m.vmem"
+    report = volvelle("fold", "-m", SMOL, "-f", tmp_path / "t.txt", "--format", "raw", "-o", memory,
+                      "--memory", "full+topk(k=64)", "--calibration", calibration[0], "--json").json
+    assert 1024 < report["n_tokens"] < 1600
+    asked = volvelle("ask", memory, "What?", "-n", "-1", "--temp", 0, "--json", timeout=300).json
+    assert asked["stop_reason"] in ("context", "end")
+    error = volvelle("fold", "-f", tmp_path / "more.txt", "-o", memory, "--append", code=1).error
+    assert "positions below 1600" in error
+    error = volvelle("fold", "-m", SMOL, "-f", "emma.txt", "-c", 4000, "-o", tmp_path / "x.vmem", "--memory",
+                     "full+topk(k=64)", "--calibration", calibration[0], code=1).error
+    assert "context" in error or "positions below 1600" in error
 
 
 @pytest.mark.parametrize("model, spec, code, expected", [

@@ -280,12 +280,13 @@ TEST_F(IndexFile, ABlockFrameComesBackWithItsRotation) {
   }
   const std::string good = testing::read_file(file_path);
   const std::string index = Parts(good).header.metadata.at("index");
-  ASSERT_NE(index.find(",12,1:"), std::string::npos) << index;
-  for (const std::string& bad : {std::string(",0,1:"), std::string(",12,2:"), std::string(",17,1:"),
-                                 std::string(",12:"), std::string(":")}) {
+  const std::string part = ",12,1,0:";
+  ASSERT_NE(index.find(part), std::string::npos) << index;
+  for (const char* const bad :
+       {",0,1,0:", ",0,0,0:", ",12,2,0:", ",17,1,0:", ",12,1:", ",12:", ":", ",12,1,0,0:"}) {
     Parts changed(good);
     std::string text = index;
-    text.replace(text.find(",12,1:"), 6, bad);
+    text.replace(text.find(part), part.size(), bad);
     changed.header.metadata["index"] = text;
     EXPECT_NE(error_of(changed.join()), "") << bad;
   }

@@ -22,6 +22,7 @@ namespace volvelle {
 /// coded as if they stood in its middle, and a query is turned for each block, so codes need not
 /// know what rotation does to keys over all positions. Any rotation is exact; this one is good.
 struct BlockFrame {
+  static constexpr std::int64_t kPositions = 256;  // the size that files know
   std::int64_t block = 0;     // positions of a block, a multiple of kCodeTile; 0: no frame
   bool half_split = false;    // pairs (i, i + n / 2), else (2 i, 2 i + 1)
   std::vector<float> angles;  // [n_pairs], per position

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -85,6 +86,11 @@ class ContextMemory {
   /// Makes the index if it has one that should be made by now; nothing may be pending.
   Status prepare_index(int n_threads, const RopeConfig& rope = {},
                        IndexDiagnostics* diagnostics = nullptr);
+  /// Tokens that it may hold: as many as adopted codes know, or any number.
+  std::int64_t position_limit() const noexcept {
+    const bool limited = index_ && index_->position_limit() > 0;
+    return limited ? index_->position_limit() : std::numeric_limits<std::int64_t>::max();
+  }
   /// Lets an empty memory use the codes of another one's index, made for the same model by a spec
   /// that makes the same codes; see MemoryIndex::adopt_codes().
   Status adopt_codes(const ContextMemory& calibration);

@@ -70,7 +70,10 @@ class MemoryIndex {
 
   /// Takes over a saved layer; after the last, finish_restore().
   void restore_layer(LayerIndex layer, CodeIndex index);
-  void finish_restore(std::int64_t made_at) noexcept { made_at_ = made_at; }
+  void finish_restore(std::int64_t made_at, std::int64_t position_limit) noexcept {
+    made_at_ = made_at;
+    position_limit_ = position_limit;
+  }
 
   std::int64_t n_tiles() const noexcept;  // the most of any layer
   std::size_t code_bytes() const noexcept;
