@@ -30,6 +30,7 @@ void add_chat(CLI::App& parent, Selected& selected);
 void add_inspect(CLI::App& parent, Selected& selected);
 void add_capture(CLI::App& parent, Selected& selected);
 void add_calibrate(CLI::App& parent, Selected& selected);
+void add_analyze(CLI::App& parent, Selected& selected);
 void add_audit(CLI::App& parent, Selected& selected);
 void add_plan(CLI::App& parent, Selected& selected);
 void add_bench(CLI::App& parent, Selected& selected);

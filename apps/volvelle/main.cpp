@@ -28,7 +28,7 @@ constexpr int kVerificationFailed = 3;
 constexpr int kInterrupted = 130;
 
 // Commands of the design that a later version brings. They are not listed in --help.
-constexpr std::array kLaterCommands{"analyze", "train", "serve"};
+constexpr std::array kLaterCommands{"train", "serve"};
 constexpr std::array kLaterBenches{"stream", "perturb", "recall", "mqar"};
 
 int exit_code(ErrorCode code) {
@@ -141,6 +141,7 @@ void declare_program(CLI::App& app, Selected& selected) {
   add_inspect(app, selected);
   add_capture(app, selected);
   add_calibrate(app, selected);
+  add_analyze(app, selected);
   add_audit(app, selected);
   add_plan(app, selected);
   add_bench(app, selected);

@@ -7,86 +7,14 @@
 #include <numeric>
 
 #include "base/result_macros.hpp"
+#include "eval/head_capture.hpp"
 #include "eval/progress_meter.hpp"
+#include "eval/statistics.hpp"
 #include "index/codec_study.hpp"
 #include "index/recall_law.hpp"
 
 namespace volvelle {
 namespace {
-
-/// [layer][kv head]
-using LayerSamples = std::vector<std::vector<HeadSample>>;
-
-LayerSamples empty_samples(const ModelInfo& info, std::int64_t n) {
-  LayerSamples samples(info.layers.size());
-  for (std::size_t i = 0; i < samples.size(); ++i) {
-    const LayerShape& layer = info.layers[i];
-    if (layer.n_kv_heads == 0 || layer.window > 0 || info.n_heads % layer.n_kv_heads != 0) continue;
-    HeadSample head;
-    head.dim = layer.head_dim_k;
-    head.group = info.n_heads / layer.n_kv_heads;
-    head.n = n;
-    head.keys.resize(static_cast<std::size_t>(n * head.dim));
-    head.queries.resize(head.keys.size() * static_cast<std::size_t>(head.group));
-    samples[i].assign(static_cast<std::size_t>(layer.n_kv_heads), head);
-  }
-  return samples;
-}
-
-void keep(const CapturedRows& rows, LayerSamples& samples) {
-  std::vector<HeadSample>& heads = samples[static_cast<std::size_t>(rows.layer.value())];
-  if (heads.empty() || rows.kind == CapturedRows::Kind::kValue) return;
-  const int group = heads.front().group;
-  for (std::int64_t t = 0; t < rows.n_tokens; ++t) {
-    const std::int64_t at = rows.first_position.value() + t;
-    for (std::int64_t h = 0; h < rows.n_heads; ++h) {
-      const float* from = rows.data + t * rows.token_stride + h * rows.head_stride;
-      const bool is_key = rows.kind == CapturedRows::Kind::kKey;
-      HeadSample& head = heads[static_cast<std::size_t>(is_key ? h : h / group)];
-      float* to = is_key ? head.keys.data() + at * head.dim
-                         : head.queries.data() + (h % group * head.n + at) * head.dim;
-      std::copy_n(from, head.dim, to);
-    }
-  }
-}
-
-Result<LayerSamples> capture(const Model& model, std::span<const TokenId> tokens,
-                             const IndexStudyOptions& options, ProgressMeter& meter) {
-  LayerSamples samples = empty_samples(model.info(), std::ssize(tokens));
-  SessionOptions with_capture = options.session;
-  with_capture.capture = [&](const CapturedRows& rows) { keep(rows, samples); };
-  VOLVELLE_ASSIGN_OR_RETURN(Session session, Session::create(model, with_capture));
-  VOLVELLE_ASSIGN_OR_RETURN(ContextMemory memory, session.begin(MemorySpec::full_memory()));
-  for (std::size_t done = 0; done < tokens.size();) {
-    const std::size_t n = std::min<std::size_t>(512, tokens.size() - done);
-    VOLVELLE_RETURN_IF_ERROR(session.step(memory, tokens.subspan(done, n), Logits::kNone));
-    meter.add(static_cast<std::int64_t>(n));
-    done += n;
-  }
-  return samples;
-}
-
-double median(std::vector<double> x) {
-  if (x.empty()) return 0.0;
-  const auto middle = x.begin() + std::ssize(x) / 2;
-  std::nth_element(x.begin(), middle, x.end());
-  return *middle;
-}
-
-double mean(const std::vector<double>& x) {
-  return x.empty() ? 0.0 : std::accumulate(x.begin(), x.end(), 0.0) / static_cast<double>(x.size());
-}
-
-double pearson(const std::vector<double>& a, const std::vector<double>& b) {
-  const double ma = mean(a), mb = mean(b);
-  double ab = 0.0, aa = 0.0, bb = 0.0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    ab += (a[i] - ma) * (b[i] - mb);
-    aa += (a[i] - ma) * (a[i] - ma);
-    bb += (b[i] - mb) * (b[i] - mb);
-  }
-  return aa > 0.0 && bb > 0.0 ? ab / std::sqrt(aa * bb) : 0.0;
-}
 
 /// One line of the table while heads come in.
 struct Line {
@@ -184,11 +112,11 @@ IndexStudyRow row_of(const Line& line, const std::vector<Line>& lines) {
   row.calibration = line.calibration;
   row.shrink = line.shrink;
   row.recall = median(line.recall);
-  row.recall_mean = mean(line.recall);
+  row.recall_mean = sample_mean(line.recall).mean;
   row.predicted_error = median(line.predicted);
   row.measured_error = median(line.measured);
-  row.correlation = pearson(line.predicted, line.measured);
-  row.predicted_recall = mean(line.predicted_recall);
+  row.correlation = correlation(line.predicted, line.measured);
+  row.predicted_recall = sample_mean(line.predicted_recall).mean;
   const auto is_pca = [&](const Line& other) {
     return other.codec == StudyCodec::kPrincipal && other.rank == line.rank &&
            other.calibration == line.calibration;
@@ -202,7 +130,7 @@ IndexStudyRow row_of(const Line& line, const std::vector<Line>& lines) {
     wins += gain.back() > 0.0 ? 1.0 : 0.0;
   }
   row.win_share = wins / static_cast<double>(gain.size());
-  row.spike_correlation = pearson(gain, line.spikes);
+  row.spike_correlation = correlation(gain, line.spikes);
   return row;
 }
 
@@ -221,8 +149,10 @@ Result<std::vector<IndexStudyRow>> run_index_study(const Model& model,
                      " tokens, ranks, calibration lengths, and k up to a quarter of the tokens"};
   }
   ProgressMeter meter(progress, "capture", "tokens", std::ssize(made_of) + std::ssize(read));
-  VOLVELLE_ASSIGN_OR_RETURN(const LayerSamples from, capture(model, made_of, options, meter));
-  VOLVELLE_ASSIGN_OR_RETURN(const LayerSamples to, capture(model, read, options, meter));
+  VOLVELLE_ASSIGN_OR_RETURN(const LayerSamples from,
+                            capture_heads(model, made_of, options.session, meter));
+  VOLVELLE_ASSIGN_OR_RETURN(const LayerSamples to,
+                            capture_heads(model, read, options.session, meter));
   const Result<BlockFrame> known = make_block_frame(model.info().rope);
   const BlockFrame frame = known.ok() ? *known : BlockFrame{};
   std::vector<Line> lines = make_lines(options, n, frame.block > 0);

@@ -62,7 +62,7 @@ class KvRun {
            first ? document.text + std::string(kQuestionSeparator) + question.text : question.text,
            -1});
       ContextMemory branch = memory.clone();
-      VOLVELLE_ASSIGN_OR_RETURN(std::string answer, ask(branch, turns, question));
+      VOLVELLE_ASSIGN_OR_RETURN(std::string answer, ask(branch, document, turns, question));
       row_.score += kv_score(question, answer);
       ++row_.n;
       row_.answers.push_back(answer);
@@ -82,11 +82,17 @@ class KvRun {
   }
 
  private:
-  Result<std::string> ask(ContextMemory& memory, std::span<const ChatMessage> turns,
-                          const KvQuestion& question) {
-    VOLVELLE_ASSIGN_OR_RETURN(
-        const DocumentTokens all,
-        tokenize_messages(session_.model().tokenizer(), format_, turns, true));
+  /// A model without a chat template continues the text.
+  Result<DocumentTokens> tokens_of(const KvDocument& document, std::span<const ChatMessage> turns,
+                                   const KvQuestion& question) const {
+    const Tokenizer& tokenizer = session_.model().tokenizer();
+    if (format_.name != "raw") return tokenize_messages(tokenizer, format_, turns, true);
+    return tokenize_conversation(tokenizer, format_, document.text, question.text + "\nAnswer:");
+  }
+
+  Result<std::string> ask(ContextMemory& memory, const KvDocument& document,
+                          std::span<const ChatMessage> turns, const KvQuestion& question) {
+    VOLVELLE_ASSIGN_OR_RETURN(const DocumentTokens all, tokens_of(document, turns, question));
     const auto differs = std::mismatch(all.tokens.begin(), all.tokens.end(),
                                        memory.tokens().begin(), memory.tokens().end());
     auto kept = differs.first - all.tokens.begin();

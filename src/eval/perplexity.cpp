@@ -98,17 +98,17 @@ class Contender {
   }
 
   PerplexityRow finish(const Contender& reference) {
-    const Moments nll = moments(row.nll);
+    const SampleMean nll = sample_mean(row.nll);
     std::vector<double> delta(row.nll.size());
     for (std::size_t t = 0; t < delta.size(); ++t) delta[t] = row.nll[t] - reference.row.nll[t];
-    const Moments difference = moments(delta);
+    const SampleMean difference = sample_mean(delta);
     row.n_targets = std::ssize(row.nll);
     row.nll_mean = nll.mean;
     row.perplexity = std::exp(nll.mean);
     row.perplexity_error = row.perplexity * nll.error;  // d exp(x) = exp(x) dx
     row.nll_delta_mean = difference.mean;
     row.nll_delta_error = difference.error;
-    row.kl_mean = moments(kl_).mean;
+    row.kl_mean = sample_mean(kl_).mean;
     row.kl_p99 = quantile(kl_, 0.99);
     row.kl_max = quantile(kl_, 1.0);
     row.top1_agreement = static_cast<double>(agreed_) / static_cast<double>(kl_.size());

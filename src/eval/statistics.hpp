@@ -35,18 +35,31 @@ inline double relative_spread(const std::vector<double>& sample) {
 }
 
 /// Mean, and the standard error of it if the entries are independent; zeros for an empty sample.
-struct Moments {
+struct SampleMean {
   double mean = 0;
   double error = 0;
 };
-inline Moments moments(const std::vector<double>& sample) {
-  Moments result;
+inline SampleMean sample_mean(const std::vector<double>& sample) {
+  SampleMean result;
   const auto n = static_cast<double>(sample.size());
   for (const double x : sample) result.mean += x / n;
   double squares = 0;
   for (const double x : sample) squares += (x - result.mean) * (x - result.mean);
   if (sample.size() > 1) result.error = std::sqrt(squares / (n - 1) / n);
   return result;
+}
+
+/// Correlation of two samples of one size (Pearson); 0 if one of them does not vary.
+inline double correlation(const std::vector<double>& a, const std::vector<double>& b) {
+  const double mean_a = sample_mean(a).mean;
+  const double mean_b = sample_mean(b).mean;
+  double ab = 0, aa = 0, bb = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    ab += (a[i] - mean_a) * (b[i] - mean_b);
+    aa += (a[i] - mean_a) * (a[i] - mean_a);
+    bb += (b[i] - mean_b) * (b[i] - mean_b);
+  }
+  return aa > 0 && bb > 0 ? ab / std::sqrt(aa * bb) : 0;
 }
 
 }  // namespace volvelle

@@ -239,7 +239,7 @@ void write_index(const SafetensorsHeader& header, const ContextMemory& memory, s
     if (!index.ready()) continue;
     std::byte* at = data + header.find(code_tensor(i))->begin;
     const auto copy = [&](const std::vector<float>& values, std::size_t n) {
-      std::memcpy(at, values.data(), n * sizeof(float));
+      if (n > 0) std::memcpy(at, values.data(), n * sizeof(float));
       at += n * sizeof(float);
     };
     LayerCode code = index.code();
@@ -276,7 +276,7 @@ Result<MemoryIndex> read_index(const SafetensorsHeader& header, const Shape& sha
     bool sound = true;
     const auto copy = [&](std::vector<float>& values, std::size_t n) {
       values.resize(n);
-      std::memcpy(values.data(), at, n * sizeof(float));
+      if (n > 0) std::memcpy(values.data(), at, n * sizeof(float));
       at += n * sizeof(float);
       for (const float x : values) sound = sound && std::isfinite(x);
     };

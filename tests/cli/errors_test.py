@@ -86,7 +86,7 @@ def test_wrong_commands_are_usage_errors(arguments, said):
 def test_names_of_later_versions_are_not_listed():
     listed = volvelle("--help").out
     assert "fold" in listed and "bench" in listed
-    for name in ["serve", "train", "analyze"]:
+    for name in ["serve", "train"]:
         assert f"\n  {name} " not in listed
 
 

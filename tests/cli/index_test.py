@@ -185,6 +185,9 @@ def test_bench_kv_compares_memories_on_the_same_documents():
     assert all(row["same_answers"] == 1 and row["score_delta"] == 0 for row in rows)
     error = volvelle("bench", "kv", "-m", SMOL, "--tokens", 8192, "--tasks", "multi_hop", code=1).error
     assert "context" in error
+    raw = volvelle("bench", "kv", "-m", WIRED, "--tokens", 300, "--tasks", "key_value", "--trials", 1,
+                   "--questions", 1, "-o", "json").json  # a model without a template continues the text
+    assert [row["n"] for row in raw["rows"]] == [1, 1]
     assert "chat template" in volvelle("bench", "kv", "-m", WIRED, "--tokens", 300, "--tasks",
                                        "multi_turn", code=2).error
 

@@ -94,12 +94,12 @@ TEST(Perplexity, DamageShowsAndGrowsWithIt) {
 }
 
 TEST(Perplexity, MomentsOfKnownSamples) {
-  const Moments some = moments({1, 2, 4, 9});  // variance (9 + 4 + 0 + 25) / 3
+  const SampleMean some = sample_mean({1, 2, 4, 9});  // variance (9 + 4 + 0 + 25) / 3
   EXPECT_NEAR(some.mean, 4, 1e-15);
   EXPECT_NEAR(some.error, std::sqrt(38.0 / 3 / 4), 1e-15);
-  EXPECT_EQ(moments({}).error, 0);
-  EXPECT_EQ(moments({5}).mean, 5);
-  EXPECT_EQ(moments({5}).error, 0);
+  EXPECT_EQ(sample_mean({}).error, 0);
+  EXPECT_EQ(sample_mean({5}).mean, 5);
+  EXPECT_EQ(sample_mean({5}).error, 0);
 }
 
 TEST(Perplexity, RefusesWhatMakesNoSense) {
@@ -111,7 +111,7 @@ TEST(Perplexity, RefusesWhatMakesNoSense) {
   EXPECT_EQ(code(1, {"full"}, 8), ErrorCode::kInvalidArgument);
   EXPECT_EQ(code(8, {}, 8), ErrorCode::kInvalidArgument);
   EXPECT_EQ(code(8, {"full"}, 0), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(code(8, {"full+topk(k=4,cert=dither)"}, 8), ErrorCode::kUnsupported);
+  EXPECT_EQ(code(8, {"full+topk(k=4,index=exact)"}, 8), ErrorCode::kUnsupported);
   EXPECT_EQ(code(8, {"full+topk(k=4)"}, 8), ErrorCode::kInvalidArgument);  // would be exact
   const std::vector<TokenId> long_text(9000, 1);
   const auto rows = run_perplexity(smol(), long_text, options_for({"full"}, 8), {});

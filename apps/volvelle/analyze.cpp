@@ -1,0 +1,149 @@
+// `volvelle analyze`: at which distances a model's heads can retrieve, from its rotary positions
+// alone and, with a text, head by head.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/result_macros.hpp"
+#include "command.hpp"
+#include "eval/rotary_study.hpp"
+#include "eval/statistics.hpp"
+#include "options.hpp"
+#include "text_input.hpp"
+
+namespace volvelle::cli {
+
+namespace {
+
+struct AnalyzeFlags {
+  ModelFlags model;
+  std::string file;
+  std::int64_t tokens = 4096;
+  std::int64_t distance = 1024;
+  std::int64_t length = 131072;
+};
+
+void declare(CLI::App& app, AnalyzeFlags& flags) {
+  add_engine_flags(app, flags.model, ModelFlag::kRequired);
+  app.add_option("-f,--file", flags.file,
+                 "Text, or the name of one in the cache folder's texts/; without it only what the "
+                 "configuration says");
+  app.add_option("--tokens", flags.tokens, "The first so many tokens of the text")
+      ->check(CLI::Range(std::int64_t{64}, std::int64_t{1} << 30))
+      ->capture_default_str();
+  app.add_option("--distance", flags.distance, "Longest distance of the logit curves")
+      ->check(CLI::Range(std::int64_t{8}, std::int64_t{1} << 20))
+      ->capture_default_str();
+  app.add_option("--length", flags.length, "Search aliases of positions up to this distance")
+      ->check(CLI::Range(std::int64_t{16}, std::int64_t{1} << 24))
+      ->capture_default_str();
+}
+
+Json facts_json(const RotaryFacts& facts) {
+  return {{"wavelengths", facts.wavelengths},
+          {"kernel_below",
+           {{"0.75", facts.crossings[0]},
+            {"0.5", facts.crossings[1]},
+            {"0.25", facts.crossings[2]},
+            {"0", facts.crossings[3]}}},
+          {"kernel_alias",
+           {{"distance", facts.kernel_alias.distance},
+            {"value", facts.kernel_alias.value},
+            {"runner_up", facts.kernel_alias.runner_up},
+            {"gap", facts.kernel_alias.gap}}},
+          {"band_alias", facts.band_alias},
+          {"address_capacity",
+           {{"64", facts.address_capacity[0]},
+            {"512", facts.address_capacity[1]},
+            {"4096", facts.address_capacity[2]}}}};
+}
+
+std::string facts_text(const RotaryFacts& facts) {
+  return fmt::format(
+      "wavelengths: {:.4g} to {:.6g} positions in {} bands\n"
+      "a key's address is alike itself by less than .75, .5, .25, 0 from distance {}, {}, {}, {} "
+      "on\n"
+      "it comes back most strongly at {} ({:.3f}); the slowest band alone at {}\n"
+      "others of random address that a key is told from at distance 64, 512, 4096: {:.3g}, {:.3g}, "
+      "{:.3g}\n",
+      facts.wavelengths.front(), facts.wavelengths.back(), facts.wavelengths.size(),
+      facts.crossings[0], facts.crossings[1], facts.crossings[2], facts.crossings[3],
+      facts.kernel_alias.distance, facts.kernel_alias.value, facts.band_alias,
+      facts.address_capacity[0], facts.address_capacity[1], facts.address_capacity[2]);
+}
+
+Json head_json(const RotaryHead& head) {
+  return {{"layer", head.layer},
+          {"head", head.head},
+          {"raw_r", head.raw_r},
+          {"detrended_r", head.detrended_r},
+          {"linear_r", head.linear_r},
+          {"ceiling_r", head.ceiling_r},
+          {"slow_share", head.slow_share},
+          {"range", head.range},
+          {"induction_z", head.induction_z},
+          {"capacity", head.capacity},
+          {"sink_mass", head.sink_mass},
+          {"key_rank", head.key_rank}};
+}
+
+std::vector<double> column(const std::vector<RotaryHead>& heads, double RotaryHead::*field) {
+  std::vector<double> values;
+  for (const RotaryHead& head : heads) values.push_back(head.*field);
+  return values;
+}
+
+std::string heads_text(const std::vector<RotaryHead>& heads) {
+  std::string text = fmt::format(
+      "predicted against measured logit curves, median over {} heads: detrended r {:.3f} (raw "
+      "{:.3f}, "
+      "linear {:.3f}; noise allows {:.3f})\n"
+      "attention on the first four tokens: median {:.2f}; effective rank of keys: median {:.1f}\n"
+      "heads in which the key behind an earlier occurrence stands out most:\n",
+      heads.size(), median(column(heads, &RotaryHead::detrended_r)),
+      median(column(heads, &RotaryHead::raw_r)), median(column(heads, &RotaryHead::linear_r)),
+      median(column(heads, &RotaryHead::ceiling_r)), median(column(heads, &RotaryHead::sink_mass)),
+      median(column(heads, &RotaryHead::key_rank)));
+  std::vector<RotaryHead> best = heads;
+  std::sort(best.begin(), best.end(),
+            [](const RotaryHead& a, const RotaryHead& b) { return a.induction_z > b.induction_z; });
+  for (std::size_t i = 0; i < std::min<std::size_t>(8, best.size()); ++i) {
+    text += fmt::format("  layer {:>2} head {:>2}: {:.2f} standard deviations, capacity {:.3g}\n",
+                        best[i].layer, best[i].head, best[i].induction_z, best[i].capacity);
+  }
+  return text;
+}
+
+Result<Report> run(const AnalyzeFlags& flags, Console& console) {
+  VOLVELLE_ASSIGN_OR_RETURN(const Model model, load_model(flags.model, console));
+  VOLVELLE_ASSIGN_OR_RETURN(const BandFrequencies bands, model_frequencies(model.info().rope));
+  const RotaryFacts facts = rotary_facts(bands, flags.length);
+  Report report;
+  report.json = {
+      {"model", model.info().path.string()}, {"model_fingerprint", model.info().fingerprint},
+      {"engine", engine_version()},          {"rope", model.info().rope.describe()},
+      {"configuration", facts_json(facts)},  {"heads", Json::array()}};
+  report.text = facts_text(facts);
+  if (flags.file.empty()) return report;
+  VOLVELLE_ASSIGN_OR_RETURN(const auto tokens,
+                            first_tokens(model, flags.file, flags.tokens, console));
+  RotaryStudyOptions options;
+  options.max_distance = flags.distance;
+  VOLVELLE_ASSIGN_OR_RETURN(options.session,
+                            session_options(flags.model, MemorySpec::full_memory(), console));
+  VOLVELLE_ASSIGN_OR_RETURN(
+      const auto heads, run_rotary_study(model, bands, tokens, options, console.progress_sink()));
+  for (const RotaryHead& head : heads) report.json["heads"].push_back(head_json(head));
+  report.json["median_detrended_r"] = median(column(heads, &RotaryHead::detrended_r));
+  report.text += heads_text(heads);
+  return report;
+}
+
+}  // namespace
+
+void add_analyze(CLI::App& parent, Selected& selected) {
+  add_command<AnalyzeFlags>(parent, selected, "analyze",
+                            "At which distances a model's heads can retrieve", declare, run);
+}
+
+}  // namespace volvelle::cli
