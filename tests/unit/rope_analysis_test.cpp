@@ -217,7 +217,7 @@ TEST(RetrievalRange, TheGuaranteeHoldsForRandomHeads) {
 
 TEST(RetrievalRange, RemovingSlowBandsDividesItByThePowerOfTheBase) {
   for (const auto& [base, expected] :
-       {std::pair{1e4, 3.17}, {5e5, 5.22}, {1e6, 5.59}, {1e7, 7.46}}) {
+       {std::pair{1e4, 3.17}, {1e6, 5.59}}) {
     const BandFrequencies b = plain(128, base);
     std::vector<double> whole(64, 1.0 / 64);
     std::vector<double> without_slow = whole, without_fast = whole;
