@@ -29,7 +29,7 @@ struct ScanOut {
   std::ptrdiff_t stride;
 };
 
-#if HWY_TARGET != HWY_SCALAR && HWY_ARCH_X86
+#if HWY_TARGET <= HWY_SSSE3 && HWY_ARCH_X86  // no emulation
 using ByteTag = hn::ScalableTag<std::uint8_t>;
 using WordTag = hn::Repartition<std::int16_t, ByteTag>;
 using IntTag = hn::Repartition<std::int32_t, ByteTag>;
