@@ -14,10 +14,12 @@ namespace {
 // What float sums of a tile's weights may lack.
 constexpr double kUp = 1.0 + 1e-5;
 
-float largest_half(const std::uint16_t* halves) noexcept {
-  float largest = 0.0f;
-  for (int t = 0; t < kCodeTile; ++t) largest = std::max(largest, f16_to_f32(halves[t]));
-  return largest;
+/// The largest scale of all coded rows of a KV head.
+float largest_scale(const Choice& choice) noexcept {
+  float scale = 0.0f;
+  for (std::int64_t tile = 0; tile < choice.read.n_tiles; ++tile)
+    scale = std::max(scale, largest_key_scale(choice.read.index.head_tile(choice.kv_head, tile)));
+  return scale;
 }
 
 /// One query head while its bound is made. Chosen rows have weight 0 in the workspace meanwhile;
@@ -37,8 +39,9 @@ class HeadBound {
   HeadBound(const HeadBound&) = delete;
   HeadBound& operator=(const HeadBound&) = delete;
 
-  double bound() noexcept {
-    DitheredVariation variation(read_of_head());
+  /// `scale`: the largest of all coded rows.
+  double bound(float scale) noexcept {
+    DitheredVariation variation(read_of_head(scale));
     double total = choice_.sums[g_].exact + add_unread(variation);
     for (std::int64_t i = 0; i < n_; ++i) {
       ReadRow row;
@@ -58,11 +61,8 @@ class HeadBound {
     return workspace().saved + head_ * workspace().capacity_tiles * kCodeTile;
   }
 
-  DitheredRead read_of_head() const noexcept {
+  DitheredRead read_of_head(float scale) const noexcept {
     const TopkRead& read = choice_.read;
-    float scale = 0.0f;
-    for (std::int64_t tile = 0; tile < read.n_tiles; ++tile)
-      scale = std::max(scale, largest_half(read.index.head_tile(choice_.kv_head, tile).key_scales));
     const auto rows = static_cast<double>(read.n_coded_rows());
     DitheredRead head;
     head.sigma = static_cast<double>(query().sigma) * kUp;
@@ -79,16 +79,16 @@ class HeadBound {
     const TopkRead& read = choice_.read;
     double total = 0.0;
     for (std::int64_t tile = 0; tile < read.n_tiles; ++tile) {
-      const std::uint16_t* scales = read.index.head_tile(choice_.kv_head, tile).key_scales;
+      const HeadTile codes = read.index.head_tile(choice_.kv_head, tile);
       const ProductSums sums =
-          sum_products(workspace().weights_of(head_) + tile * kCodeTile, scales);
+          sum_products(workspace().weights_of(head_) + tile * kCodeTile, codes.key_scales);
       const double factor = choice_.tile_factor(g_, tile) * kUp;
       UnreadRows rows;
       rows.sum_wt = factor * static_cast<double>(sums.sum_wt);
       rows.sum_wt_squared = factor * factor * static_cast<double>(sums.sum_wt_squared);
       rows.max_w = factor * static_cast<double>(sums.max_w);
       rows.max_wt = factor * static_cast<double>(sums.max_wt);
-      rows.max_t = static_cast<double>(largest_half(scales));
+      rows.max_t = static_cast<double>(largest_key_scale(codes));
       total += factor * static_cast<double>(sums.sum_w) / (kUp * kUp);
       variation.add(rows);
     }
@@ -126,9 +126,10 @@ class HeadBound {
 }  // namespace
 
 double worst_dithered_error(const Choice& choice, std::int64_t n) noexcept {
+  const float scale = largest_scale(choice);
   double worst = 0.0;
   for (int g = 0; g < choice.read.group(); ++g) {
-    const double error = HeadBound(choice, g, n).bound();
+    const double error = HeadBound(choice, g, n).bound(scale);
     worst = std::isfinite(error) ? std::max(worst, error) : std::numeric_limits<double>::infinity();
   }
   return worst;

@@ -66,6 +66,13 @@ void choose_rows(const TopkRead& read) noexcept;
 void read_pieces(const TopkRead& read) noexcept;
 void write_outputs(const TopkRead& read) noexcept;
 
+/// The largest scale of a tile's coded keys.
+inline float largest_key_scale(const HeadTile& tile) noexcept {
+  float scale = 0.0f;
+  for (int t = 0; t < kCodeTile; ++t) scale = std::max(scale, f16_to_f32(tile.key_scales[t]));
+  return scale;
+}
+
 /// Sum over a tile of weight times share of the error, for one query head; see ErrorShare.
 float error_sum(const TopkRead& read, int head, const float* weights, const HeadTile& tile,
                 int begin) noexcept;

@@ -93,8 +93,7 @@ float error_sum(const TopkRead& read, int head, const float* weights, const Head
   const PreparedQuery& query = read.workspace.queries[static_cast<std::size_t>(head)];
   if (read.policy.certificate == CertificateKind::kExact) {
     // The slack of a score is its row's scale times query.slack; the scale is at most the largest.
-    float scale = 0.0f;
-    for (int t = 0; t < kCodeTile; ++t) scale = std::max(scale, f16_to_f32(tile.key_scales[t]));
+    const float scale = largest_key_scale(tile);
     return sum_error_shares(ErrorShare::kBound, weights, error_radii(read, tile), query.norm,
                             query.slack * scale + query.shift, begin);
   }

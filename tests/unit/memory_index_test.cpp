@@ -213,6 +213,18 @@ class IndexFile : public ::testing::Test {
     return restored.ok() ? std::string() : restored.error().message;
   }
 
+  void save(const ContextMemory& memory, const std::string& name) {
+    MemoryRecord record = record_;
+    record.spec = to_string(memory.spec());
+    record.tokens.assign(memory.tokens().begin(), memory.tokens().end());
+    ASSERT_TRUE(save_memory(folder_ / name, record, memory).ok());
+  }
+  ContextMemory restore(const std::string& name) {
+    MemoryFile file = MemoryFile::open(folder_ / name).value();
+    EXPECT_TRUE(file.verify_rows().ok());
+    return file.restore().value();  // keeps the file mapped
+  }
+
   testing::TempFolder folder_;
   IndexedMemory memory_;
   MemoryRecord record_;
@@ -240,14 +252,8 @@ TEST_F(IndexFile, ADitherComesBackWithItsSalts) {
   IndexedMemory memory("full+topk(k=16,cert=dither)");
   memory.feed(1300);
   ASSERT_TRUE(memory.memory().prepare_index(1).ok());
-  MemoryRecord record = record_;
-  record.spec = to_string(memory.memory().spec());
-  record.tokens.assign(memory.memory().tokens().begin(), memory.memory().tokens().end());
-  const auto file_path = folder_ / "dither.vmem";
-  ASSERT_TRUE(save_memory(file_path, record, memory.memory()).ok());
-  MemoryFile file = MemoryFile::open(file_path).value();
-  ASSERT_TRUE(file.verify_rows().ok());
-  const ContextMemory restored = file.restore().value();
+  save(memory.memory(), "dither.vmem");
+  const ContextMemory restored = restore("dither.vmem");
   const CodeIndex& a = memory.index().layer(LayerIndex(2));
   const CodeIndex& b = restored.index()->layer(LayerIndex(2));
   EXPECT_EQ(b.code().dither, Dither::kSubtractive);
@@ -263,14 +269,8 @@ TEST_F(IndexFile, ABlockFrameComesBackWithItsRotation) {
   rope.layout = RopeLayout::kHalfSplit;
   rope.rotated_dims = 24;
   ASSERT_TRUE(memory.memory().prepare_index(1, rope).ok());
-  MemoryRecord record = record_;
-  record.spec = to_string(memory.memory().spec());
-  record.tokens.assign(memory.memory().tokens().begin(), memory.memory().tokens().end());
-  const auto file_path = folder_ / "blocks.vmem";
-  ASSERT_TRUE(save_memory(file_path, record, memory.memory()).ok());
-  MemoryFile file = MemoryFile::open(file_path).value();
-  ASSERT_TRUE(file.verify_rows().ok());
-  const ContextMemory restored = file.restore().value();
+  save(memory.memory(), "blocks.vmem");
+  const ContextMemory restored = restore("blocks.vmem");
   const CodeIndex& a = memory.index().layer(LayerIndex(2));
   const CodeIndex& b = restored.index()->layer(LayerIndex(2));
   EXPECT_EQ(a.code().frame, b.code().frame);
@@ -278,7 +278,7 @@ TEST_F(IndexFile, ABlockFrameComesBackWithItsRotation) {
   for (const std::int64_t tile : {0, 3, 4, 19}) {
     for (std::ptrdiff_t i = 0; i < 24; ++i) EXPECT_EQ(a.rotation(tile)[i], b.rotation(tile)[i]);
   }
-  const std::string good = testing::read_file(file_path);
+  const std::string good = testing::read_file(folder_ / "blocks.vmem");
   const std::string index = Parts(good).header.metadata.at("index");
   const std::string part = ",12,1,0:";
   ASSERT_NE(index.find(part), std::string::npos) << index;
