@@ -1,23 +1,17 @@
 // The rotation of RoPE, undone by whole blocks. Angles are floats and everything that is turned
 // uses the same ones, so scores do not change, however rough they are.
+#include "index/block_frame.hpp"
+
 #include <cmath>
 #include <string>
 
-#include "volvelle/index/code_index.hpp"
-
 namespace volvelle {
 void BlockFrame::turn_back(std::int64_t position, float* row) const noexcept {
-  const auto n = std::ssize(angles);
-  for (std::ptrdiff_t i = 0; i < n; ++i) {
-    float& x = half_split ? row[i] : row[2 * i];
-    float& y = half_split ? row[i + n] : row[2 * i + 1];
+  for (std::ptrdiff_t i = 0; i < std::ssize(angles); ++i) {
     const double angle =
         static_cast<double>(angles[static_cast<std::size_t>(i)]) * static_cast<double>(position);
-    const auto c = static_cast<float>(std::cos(angle));
-    const auto s = static_cast<float>(std::sin(angle));
-    const float turned = c * x + s * y;
-    y = c * y - s * x;
-    x = turned;
+    turn_pair_back(*this, i, static_cast<float>(std::cos(angle)),
+                   static_cast<float>(std::sin(angle)), row);
   }
 }
 

@@ -12,6 +12,7 @@
 #include <random>
 #include <string>
 
+#include "index/block_frame.hpp"
 #include "index/stored_rows.hpp"
 
 namespace volvelle {
@@ -159,8 +160,8 @@ Status CodeIndex::append_tile(const AttentionShape& shape,
     if (at.key_salt != nullptr) *writable(at.key_salt) = draw_salt(scratch);
     bool found = rows.load_keys(head, first, kCodeTile, scratch.rows.data());
     for (std::int64_t t = 0; code_->frame.block > 0 && t < kCodeTile; ++t) {
-      code_->frame.turn_back(code_->frame.middle(first),
-                             scratch.rows.data() + t * shape.head_dim_k);
+      turn_row_back(code_->frame, rotation(n_tiles() - 1),
+                    scratch.rows.data() + t * shape.head_dim_k);
     }
     encode_tile(
         code_->keys[h], CodeSide::kKeys, scratch.rows.data(),

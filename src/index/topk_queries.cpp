@@ -9,6 +9,7 @@
 
 #include "attention/rows.hpp"
 #include "bounds/dithered_variation.hpp"
+#include "index/block_frame.hpp"
 #include "index/topk_phases.hpp"
 #include "kernels/dither.hpp"
 #include "kernels/project.hpp"
@@ -146,17 +147,12 @@ float round_coordinates(const CodeWidths& widths, const float* alpha, std::int8_
   return offset;
 }
 
-/// x and y of each pair turned back by the block's middle; rotation: cosines, then sines.
-void turn_row(const BlockFrame& frame, const float* rotation, const float* row, int dim,
-              float* out) noexcept {
-  const auto n = std::ssize(frame.angles);
-  std::copy_n(row, dim, out);
-  for (std::ptrdiff_t i = 0; i < n; ++i) {
-    const std::ptrdiff_t at_x = frame.half_split ? i : 2 * i;
-    const std::ptrdiff_t at_y = frame.half_split ? i + n : 2 * i + 1;
-    out[at_x] = rotation[i] * row[at_x] + rotation[n + i] * row[at_y];
-    out[at_y] = rotation[i] * row[at_y] - rotation[n + i] * row[at_x];
-  }
+/// A row turned back by the middle of a tile's block, in the thread's scratch.
+const float* turned_row(const TopkRead& read, std::int64_t tile, const float* row) noexcept {
+  float* const turned = read.thread().turned;
+  std::copy_n(row, read.shape().head_dim_k, turned);
+  turn_row_back(read.index.code().frame, read.index.rotation(tile), turned);
+  return turned;
 }
 
 void prepare_query(const TopkRead& read, int kv_head, int head) noexcept {
@@ -167,11 +163,7 @@ void prepare_query(const TopkRead& read, int kv_head, int head) noexcept {
       read.task.q + read.token * read.task.q_token_stride + head * read.task.q_head_stride;
   scale_query(read, q, w.scaled + head * w.q_stride);
   // What is said of all rows of an anchored read is that of the newest block.
-  if (read.anchored()) {
-    turn_row(read.index.code().frame, read.index.rotation(read.n_tiles - 1), q, code.dim,
-             read.thread().turned);
-    q = read.thread().turned;
-  }
+  if (read.anchored()) q = turned_row(read, read.n_tiles - 1, q);
   double* alpha = read.thread().products.data();
   const CodedQuery coded = code_query(read, code, q, alpha);
   const bool dithered = read.policy.certificate == CertificateKind::kDithered;
@@ -208,16 +200,16 @@ CodedQueries turn_queries(const TopkRead& read, int kv_head, std::int64_t tile) 
   const int n = code.widths.total();
   for (int g = 0; g < read.group(); ++g) {
     // Scaled queries are in base 2 already.
-    const float* q = w.scaled + (kv_head * read.group() + g) * w.q_stride;
-    turn_row(read.index.code().frame, read.index.rotation(tile), q, code.dim, t.turned);
+    const float* turned =
+        turned_row(read, tile, w.scaled + (kv_head * read.group() + g) * w.q_stride);
     std::fill_n(t.coordinates, code.stride(), 0.0f);
-    add_combination(t.turned, code.dim, read.index.query_map(kv_head), code.stride(), n,
+    add_combination(turned, code.dim, read.index.query_map(kv_head), code.stride(), n,
                     t.coordinates);
     for (int i = 0; i < n; ++i) t.coordinates[i] *= code.step[static_cast<std::size_t>(i)];
     const int at = g * kScanPlanes;
     t.block_offsets[at] = round_coordinates(
         code.widths, t.coordinates, t.block_planes + at * w.code_stride, t.block_gains + at * 3);
-    t.block_bases[g] = dot(t.turned, code.mean.data(), code.dim);
+    t.block_bases[g] = dot(turned, code.mean.data(), code.dim);
     if (!std::isfinite(t.block_bases[g])) w.not_finite.store(true, std::memory_order_release);
   }
   return {t.block_planes, t.block_gains, t.block_offsets, t.block_bases};
