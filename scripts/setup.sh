@@ -3,7 +3,8 @@
 # all is there.
 #
 #   scripts/setup.sh          packages, .venv with llama.cpp, models and texts in the cache folder
-#   scripts/setup.sh --dev    also clang 16 with its tools (formatting, linting, fuzzing)
+#   scripts/setup.sh --dev    also clang 16 with its tools (formatting, linting, fuzzing), and a browser
+#                             for the test of the page that analyze writes
 #
 # The cache folder is ${VOLVELLE_CACHE:-$HOME/.cache/volvelle}; nothing else outside the repository is
 # written. Files appear under their names only when complete, and two runs at once wait for each other.
@@ -20,7 +21,7 @@ llama_cmake_args="-DGGML_NATIVE=OFF -DLLAVA_BUILD=OFF -DLLAMA_OPENSSL=OFF"
 
 packages=(build-essential cmake ninja-build pkg-config git python3-venv libhwy-dev libeigen3-dev nlohmann-json3-dev
           libcli11-dev libfmt-dev libgtest-dev libgmock-dev libbenchmark-dev libxxhash-dev)
-dev_packages=(clang-16 clang-format-16 clang-tidy-16 libclang-rt-16-dev)
+dev_packages=(clang-16 clang-format-16 clang-tidy-16 libclang-rt-16-dev chromium fonts-dejavu-core)
 
 say() { printf 'setup: %s\n' "$*"; }
 fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }

@@ -3,13 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
+#include "analyze_page.hpp"
 #include "base/result_macros.hpp"
 #include "command.hpp"
 #include "eval/rotary_study.hpp"
 #include "eval/statistics.hpp"
 #include "options.hpp"
+#include "output_path.hpp"
 #include "text_input.hpp"
+#include "volvelle/io/atomic_file.hpp"
 
 namespace volvelle::cli {
 
@@ -21,6 +25,7 @@ struct AnalyzeFlags {
   std::int64_t tokens = 4096;
   std::int64_t distance = 1024;
   std::int64_t length = 131072;
+  std::string page;
 };
 
 void declare(CLI::App& app, AnalyzeFlags& flags) {
@@ -37,6 +42,7 @@ void declare(CLI::App& app, AnalyzeFlags& flags) {
   app.add_option("--length", flags.length, "Search aliases of positions up to this distance")
       ->check(CLI::Range(std::int64_t{16}, std::int64_t{1} << 24))
       ->capture_default_str();
+  app.add_option("-o,--output", flags.page, "Also write one HTML page with maps and curves");
 }
 
 Json facts_json(const RotaryFacts& facts) {
@@ -72,6 +78,21 @@ std::string facts_text(const RotaryFacts& facts) {
       facts.address_capacity[0], facts.address_capacity[1], facts.address_capacity[2]);
 }
 
+/// Four digits are enough for figures, and keep reports short.
+Json rounded(const std::vector<double>& values) {
+  Json list = Json::array();
+  for (const double value : values)
+    list.push_back(std::isfinite(value) ? Json(std::stod(fmt::format("{:.4g}", value))) : Json());
+  return list;
+}
+
+Json recall_json(const RotaryHead& head) {
+  Json recalls;
+  for (std::size_t i = 0; i < head.recall.size(); ++i)
+    recalls[std::to_string(kRecallRanks[i])] = head.recall[i];
+  return recalls;
+}
+
 Json head_json(const RotaryHead& head) {
   return {{"layer", head.layer},
           {"head", head.head},
@@ -84,7 +105,12 @@ Json head_json(const RotaryHead& head) {
           {"induction_z", head.induction_z},
           {"capacity", head.capacity},
           {"sink_mass", head.sink_mass},
-          {"key_rank", head.key_rank}};
+          {"key_rank", head.key_rank},
+          {"query_share", head.query_share > 0.0 ? Json(head.query_share) : Json()},
+          {"recall", recall_json(head)},
+          {"band_shares", rounded(head.band_shares)},
+          {"predicted", rounded(head.predicted)},
+          {"measured", rounded(head.measured)}};
 }
 
 std::vector<double> column(const std::vector<RotaryHead>& heads, double RotaryHead::*field) {
@@ -94,16 +120,19 @@ std::vector<double> column(const std::vector<RotaryHead>& heads, double RotaryHe
 }
 
 std::string heads_text(const std::vector<RotaryHead>& heads) {
+  const std::vector<double> shares = column(heads, &RotaryHead::query_share);
   std::string text = fmt::format(
       "predicted against measured logit curves, median over {} heads: detrended r {:.3f} (raw "
       "{:.3f}, "
       "linear {:.3f}; noise allows {:.3f})\n"
       "attention on the first four tokens: median {:.2f}; effective rank of keys: median {:.1f}\n"
+      "longest query bands reach {:.1f} % of what the weights allow (median; {:.1f} % at most)\n"
       "heads in which the key behind an earlier occurrence stands out most:\n",
       heads.size(), median(column(heads, &RotaryHead::detrended_r)),
       median(column(heads, &RotaryHead::raw_r)), median(column(heads, &RotaryHead::linear_r)),
       median(column(heads, &RotaryHead::ceiling_r)), median(column(heads, &RotaryHead::sink_mass)),
-      median(column(heads, &RotaryHead::key_rank)));
+      median(column(heads, &RotaryHead::key_rank)), 100.0 * median(shares),
+      100.0 * quantile(shares, 1.0));
   std::vector<RotaryHead> best = heads;
   std::sort(best.begin(), best.end(),
             [](const RotaryHead& a, const RotaryHead& b) { return a.induction_z > b.induction_z; });
@@ -114,28 +143,81 @@ std::string heads_text(const std::vector<RotaryHead>& heads) {
   return text;
 }
 
-Result<Report> run(const AnalyzeFlags& flags, Console& console) {
-  VOLVELLE_ASSIGN_OR_RETURN(const Model model, load_model(flags.model, console));
-  VOLVELLE_ASSIGN_OR_RETURN(const BandFrequencies bands, model_frequencies(model.info().rope));
-  const RotaryFacts facts = rotary_facts(bands, flags.length);
-  Report report;
-  report.json = {
-      {"model", model.info().path.string()}, {"model_fingerprint", model.info().fingerprint},
-      {"engine", engine_version()},          {"rope", model.info().rope.describe()},
-      {"configuration", facts_json(facts)},  {"heads", Json::array()}};
-  report.text = facts_text(facts);
-  if (flags.file.empty()) return report;
+Json rotations_json(const ModelRotations& rotations, std::int64_t length) {
+  Json groups = Json::array();
+  for (const RotationGroup& group : rotations.groups) {
+    groups.push_back({{"layers", group.layers},
+                      {"window", group.window},
+                      {"rotation", describe(group.node)},
+                      {"configuration", facts_json(rotary_facts(group.bands, length))}});
+  }
+  return groups;
+}
+
+std::string rotations_text(const ModelRotations& rotations, std::int64_t length) {
+  std::string text;
+  for (const RotationGroup& group : rotations.groups) {
+    text += fmt::format("{} layers{}: {}\n{}", group.layers.size(),
+                        group.window > 0 ? fmt::format(" with a window of {}", group.window) : "",
+                        describe(group.node), facts_text(rotary_facts(group.bands, length)));
+  }
+  for (const std::string& note : rotations.notes) text += "note: " + note + "\n";
+  return text;
+}
+
+/// What the heads do on the text, added to the report.
+Status add_heads(const AnalyzeFlags& flags, const Model& model, ModelRotations& rotations,
+                 Report& report, Console& console) {
   VOLVELLE_ASSIGN_OR_RETURN(const auto tokens,
                             first_tokens(model, flags.file, flags.tokens, console));
   RotaryStudyOptions options;
   options.max_distance = flags.distance;
   VOLVELLE_ASSIGN_OR_RETURN(options.session,
                             session_options(flags.model, MemorySpec::full_memory(), console));
-  VOLVELLE_ASSIGN_OR_RETURN(
-      const auto heads, run_rotary_study(model, bands, tokens, options, console.progress_sink()));
+  VOLVELLE_ASSIGN_OR_RETURN(const auto heads, run_rotary_study(model, rotations, tokens, options,
+                                                               console.progress_sink()));
   for (const RotaryHead& head : heads) report.json["heads"].push_back(head_json(head));
+  report.json["distances"] = curve_distances(flags.distance);
   report.json["median_detrended_r"] = median(column(heads, &RotaryHead::detrended_r));
   report.text += heads_text(heads);
+  return {};
+}
+
+std::string left_out_note(const Model& model) {
+  const auto& layers = model.info().layers;
+  const auto n = std::count_if(layers.begin(), layers.end(),
+                               [](const LayerShape& layer) { return layer.window > 0; });
+  if (n == 0) return {};
+  return fmt::format("the heads of {} layers with a window of their own are left out", n);
+}
+
+Result<Report> run(const AnalyzeFlags& flags, Console& console) {
+  if (!flags.page.empty())
+    VOLVELLE_RETURN_IF_ERROR(check_output(flags.page, {flags.model.model, flags.file}));
+  VOLVELLE_ASSIGN_OR_RETURN(const Model model, load_model(flags.model, console));
+  VOLVELLE_ASSIGN_OR_RETURN(ModelRotations rotations, model_rotations(model));
+  if (const std::string note = left_out_note(model); !flags.file.empty() && !note.empty())
+    rotations.notes.push_back(note);
+  Report report;
+  report.json = {{"model", model.info().name},
+                 {"path", model.info().path.string()},
+                 {"model_fingerprint", model.info().fingerprint},
+                 {"engine", engine_version()},
+                 {"text", text_or_null(flags.file)},
+                 {"tokens", flags.file.empty() ? Json() : Json(flags.tokens)},
+                 {"length", flags.length},
+                 {"notes", rotations.notes},
+                 {"rotations", rotations_json(rotations, flags.length)},
+                 {"distances", Json::array()},
+                 {"heads", Json::array()}};
+  report.text = rotations_text(rotations, flags.length);
+  if (!flags.file.empty())
+    VOLVELLE_RETURN_IF_ERROR(add_heads(flags, model, rotations, report, console));
+  if (flags.page.empty()) return report;
+  const std::string page = analysis_page(report.json);
+  VOLVELLE_RETURN_IF_ERROR(
+      write_file_atomically(flags.page, std::as_bytes(std::span(page.data(), page.size()))));
+  report.text += fmt::format("wrote {}\n", escape_controls(flags.page));
   return report;
 }
 

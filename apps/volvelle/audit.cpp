@@ -7,6 +7,7 @@
 // models make that small. Cost: two passes over the text, four against llama.cpp.
 #include <fmt/format.h>
 
+#include "audit_bounds.hpp"
 #include "base/result_macros.hpp"
 #include "certificate.hpp"
 #include "command.hpp"
@@ -27,6 +28,7 @@ struct AuditFlags {
   std::int64_t tokens = 4096;
   std::int64_t last = 256;
   std::int64_t chunk = 256;
+  BoundsFlags bounds;
 };
 
 void declare(CLI::App& app, AuditFlags& flags) {
@@ -48,7 +50,7 @@ void declare(CLI::App& app, AuditFlags& flags) {
                  "Reference: llama (plain llama.cpp) or full (our exact read); default: llama for "
                  "'full', full for anything else")
       ->check(CLI::IsMember({"llama", "full"}));
-  add_unbuilt_option(app, "--bounds");
+  declare_bounds(app, flags.bounds);
 }
 
 // Nothing is dropped or estimated; only the storage types may differ.
@@ -212,6 +214,11 @@ Status require_equal_types(const MemorySpec& spec) {
 
 Result<Report> run(const AuditFlags& flags, Console& console) {
   VOLVELLE_ASSIGN_OR_RETURN(const MemorySpec spec, effective_spec(flags.memory));
+  if (flags.bounds.bounds) {
+    if (!flags.against.empty() || !flags.memory.calibration.empty())
+      return usage_error("--bounds has no use for --against and --calibration: leave them out");
+    return audit_bounds(flags.model, spec, flags.bounds, flags.file, flags.tokens, console);
+  }
   if (flags.last >= flags.tokens) {
     return usage_error(
         fmt::format("--last {} must be less than --tokens {}", flags.last, flags.tokens));

@@ -53,6 +53,7 @@ void add_bench(CLI::App& parent, Selected& selected) {
   add_bench_perplexity(*bench, selected);
   add_bench_kv(*bench, selected);
   add_bench_index(*bench, selected);
+  add_bench_perturb(*bench, selected);
 }
 
 }  // namespace volvelle::cli

@@ -47,6 +47,14 @@ std::string text_of(const Plan& plan, std::int64_t n_tokens, const ModelInfo& in
       "estimated: {:.1f} ms per token at that depth ({:.1f} ms attention), {:.1f} s "
       "to read all\n",
       plan.decode_ms, plan.attention_ms, plan.fold_seconds);
+  if (plan.crossover > 0) {
+    text += fmt::format(
+        "estimated: reads through the index are faster from about {} tokens on (topk(min=N) says "
+        "from where on it is used)\n",
+        plan.crossover);
+  } else if (plan.index_bytes > 0) {
+    text += "estimated: reads through the index are not faster at this length on this machine\n";
+  }
   const bool fits = plan.total_bytes <= plan.ram_bytes;
   text += fmt::format("{} into {}; largest context: {} of the model's {} tokens\n",
                       fits ? "fits" : "DOES NOT FIT", human_bytes(plan.ram_bytes),
@@ -85,7 +93,8 @@ Result<Report> run(const PlanFlags& flags, Console& console) {
                  {"estimated",
                   {{"decode_ms", plan.decode_ms},
                    {"attention_ms", plan.attention_ms},
-                   {"fold_seconds", plan.fold_seconds}}}};
+                   {"fold_seconds", plan.fold_seconds},
+                   {"index_crossover", plan.crossover > 0 ? Json(plan.crossover) : Json()}}}};
   report.text = text_of(plan, n_tokens, model.info(), to_string(spec));
   return report;
 }

@@ -144,6 +144,14 @@ Result<QueryFactor> normalised_query_factor(const BandLayout& layout, std::span<
   return factor;
 }
 
+void scale_queries(QueryFactor& factor, double rotated, double unrotated) {
+  for (double& length : factor.band) length *= std::abs(rotated);
+  for (double& norm : factor.blocks) norm *= rotated * rotated;
+  for (double& length : factor.bias) length *= std::abs(rotated);
+  factor.spectral *= std::abs(rotated);
+  factor.unrotated *= std::abs(unrotated);
+}
+
 double edit_bound(const QueryFactor& factor, const BandEdit& edit) {
   double bands = 0.0, blocks = 0.0, square = 0.0, bias = 0.0;
   const std::size_t m = edit.band.size();

@@ -67,6 +67,10 @@ Result<QueryFactor> query_factor(const BandLayout& layout, const QueryWeights& w
 /// weights are needed. gain: [head_dim].
 Result<QueryFactor> normalised_query_factor(const BandLayout& layout, std::span<const float> gain);
 
+/// The factor of queries that are multiplied behind the projection: rotated dimensions by
+/// `rotated`, the others by `unrotated`.
+void scale_queries(QueryFactor& factor, double rotated, double unrotated);
+
 /// The least of the three bounds of a score's change, rounded up. For logits multiply by their
 /// scale.
 double edit_bound(const QueryFactor& factor, const BandEdit& edit);

@@ -4,11 +4,13 @@
 #include <algorithm>
 
 #include "base/result_macros.hpp"
+#include "runtime/query_path.hpp"
 
 namespace volvelle {
 namespace {
 
-LayerSamples empty_samples(const ModelInfo& info, std::int64_t n) {
+LayerSamples empty_samples(const Model& model, std::int64_t n) {
+  const ModelInfo& info = model.info();
   LayerSamples samples(info.layers.size());
   for (std::size_t i = 0; i < samples.size(); ++i) {
     const LayerShape& layer = info.layers[i];
@@ -17,6 +19,7 @@ LayerSamples empty_samples(const ModelInfo& info, std::int64_t n) {
     head.dim = layer.head_dim_k;
     head.group = info.n_heads / layer.n_kv_heads;
     head.n = n;
+    head.scale = query_paths(model)[i].logit_scale;
     head.keys.resize(static_cast<std::size_t>(n * head.dim));
     head.queries.resize(head.keys.size() * static_cast<std::size_t>(head.group));
     samples[i].assign(static_cast<std::size_t>(layer.n_kv_heads), head);
@@ -45,7 +48,7 @@ void keep(const CapturedRows& rows, LayerSamples& samples) {
 
 Result<LayerSamples> capture_heads(const Model& model, std::span<const TokenId> tokens,
                                    const SessionOptions& options, ProgressMeter& meter) {
-  LayerSamples samples = empty_samples(model.info(), std::ssize(tokens));
+  LayerSamples samples = empty_samples(model, std::ssize(tokens));
   SessionOptions with_capture = options;
   with_capture.capture = [&](const CapturedRows& rows) { keep(rows, samples); };
   VOLVELLE_ASSIGN_OR_RETURN(Session session, Session::create(model, with_capture));

@@ -8,6 +8,7 @@
 
 #include "base/result_macros.hpp"
 #include "eval/head_capture.hpp"
+#include "eval/head_weights.hpp"
 #include "eval/progress_meter.hpp"
 #include "eval/statistics.hpp"
 #include "index/codec_study.hpp"
@@ -39,6 +40,9 @@ std::vector<Line> make_lines(const IndexStudyOptions& options, std::int64_t n_ro
           StudyCodec::kDimensions, StudyCodec::kWeightedSpan, StudyCodec::kRawSpan})
       add(codec, rank, most, false);
     if (knows_rotation) add(StudyCodec::kBlocks, rank, most, false);
+    // Of weights alone, in the frame before rotation: no rows are behind them.
+    add(StudyCodec::kWeights, rank, 0, false);
+    add(StudyCodec::kInvariant, rank, 0, false);
   }
   const int rank = options.ranks[options.ranks.size() / 2];
   for (const std::int64_t wanted : options.calibrations) {
@@ -73,13 +77,19 @@ class MomentsOfHead {
   std::vector<Entry> made_;
 };
 
-Status study_head(const HeadSample& made_of, const HeadSample& read,
+/// `weights`: of the head, or nothing.
+Status study_head(const HeadSample& made_of, const HeadSample& read, const HeadWeights* weights,
                   const IndexStudyOptions& options, const BlockFrame& of_model,
                   std::vector<Line>& lines) {
   MomentsOfHead moments(made_of);
   const BlockFrame none;
   // Layers may have other heads than the rotation was made for.
   const BlockFrame& frame = 2 * std::ssize(of_model.angles) <= made_of.dim ? of_model : none;
+  // Rows one by one: the frame before rotation.
+  BlockFrame before = frame;
+  before.block = frame.block > 0 ? 1 : 0;
+  StudyMoments of_weights;
+  if (weights != nullptr) of_weights = weight_moments(*weights);
   StudyMoments blocks;
   if (frame.block > 0) blocks = study_moments(made_of, lines.front().calibration, false, frame);
   const std::vector<StudyTruth> truths = study_truths(read, options.queries, options.k);
@@ -88,9 +98,14 @@ Status study_head(const HeadSample& made_of, const HeadSample& read,
   for (Line& line : lines) {
     if (line.rank > made_of.dim) continue;
     const bool in_blocks = line.codec == StudyCodec::kBlocks;
-    if (in_blocks && frame.block == 0) continue;
-    const BlockFrame& used = in_blocks ? frame : none;
-    const StudyMoments& of = in_blocks ? blocks : moments.get(line.calibration, line.shrink);
+    const bool from_weights =
+        line.codec == StudyCodec::kWeights || line.codec == StudyCodec::kInvariant;
+    if ((in_blocks || from_weights) && frame.block == 0) continue;
+    if (from_weights && weights == nullptr) continue;
+    const BlockFrame& used = in_blocks ? frame : from_weights ? before : none;
+    const StudyMoments& of = in_blocks      ? blocks
+                             : from_weights ? of_weights
+                                            : moments.get(line.calibration, line.shrink);
     VOLVELLE_ASSIGN_OR_RETURN(const StudyMap map, make_study_map(line.codec, of, line.rank));
     const StudyScore score = score_map(map, of, read, truths, used);
     for (std::size_t g = 0; g < score.recall.size(); ++g) {
@@ -119,10 +134,10 @@ IndexStudyRow row_of(const Line& line, const std::vector<Line>& lines) {
   row.predicted_recall = sample_mean(line.predicted_recall).mean;
   const auto is_pca = [&](const Line& other) {
     return other.codec == StudyCodec::kPrincipal && other.rank == line.rank &&
-           other.calibration == line.calibration;
+           (line.calibration == 0 || other.calibration == line.calibration);
   };
   const auto pca = std::find_if(lines.begin(), lines.end(), is_pca);
-  if (pca == lines.end() || line.recall.empty()) return row;
+  if (pca == lines.end() || line.recall.size() != pca->recall.size()) return row;
   std::vector<double> gain;
   double wins = 0.0;
   for (std::size_t i = 0; i < line.recall.size(); ++i) {
@@ -156,13 +171,18 @@ Result<std::vector<IndexStudyRow>> run_index_study(const Model& model,
   const Result<BlockFrame> known = make_block_frame(model.info().rope);
   const BlockFrame frame = known.ok() ? *known : BlockFrame{};
   std::vector<Line> lines = make_lines(options, n, frame.block > 0);
+  VOLVELLE_ASSIGN_OR_RETURN(const ModelWeights weights, ModelWeights::open(model));
   ProgressMeter studied(progress, "study", "layers", std::ssize(from));
   for (std::size_t layer = 0; layer < from.size(); ++layer) {
+    if (from[layer].empty()) continue;
+    const Result<std::vector<HeadWeights>> of_layer =
+        head_weights(model, weights, static_cast<int>(layer));
     for (std::size_t head = 0; head < from[layer].size(); ++head) {
       if (options.session.cancel.cancelled())
         return Error{ErrorCode::kCancelled, "index study: interrupted"};
-      VOLVELLE_RETURN_IF_ERROR(
-          study_head(from[layer][head], to[layer][head], options, frame, lines));
+      VOLVELLE_RETURN_IF_ERROR(study_head(from[layer][head], to[layer][head],
+                                          of_layer.ok() ? &(*of_layer)[head] : nullptr, options,
+                                          frame, lines));
     }
     studied.add(1);
   }

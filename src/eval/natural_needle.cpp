@@ -71,6 +71,9 @@ class NaturalRun {
     const std::vector<TokenId>& text = options_.isolated ? library_.opening() : haystack.tokens;
     VOLVELLE_RETURN_IF_ERROR(
         fold_timed(session_, memory, text, options_.chunk, meter_, result_.chunks));
+    if (options_.after_fold) {
+      VOLVELLE_ASSIGN_OR_RETURN(memory, options_.after_fold(std::move(memory)));
+    }
     for (const BookHaystack::Needle& needle : haystack.needles) {
       VOLVELLE_RETURN_IF_ERROR(ask(memory, needle));
     }

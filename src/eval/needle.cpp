@@ -88,6 +88,9 @@ Result<NeedleResult> run_needle(const Model& model, Session& session, const Memo
     VOLVELLE_ASSIGN_OR_RETURN(ContextMemory memory, session.begin(spec));
     VOLVELLE_RETURN_IF_ERROR(
         fold_timed(session, memory, text, options.chunk, meter, result.chunks));
+    if (options.after_fold) {
+      VOLVELLE_ASSIGN_OR_RETURN(memory, options.after_fold(std::move(memory)));
+    }
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const Fact& needle = haystack.needles[i];
       VOLVELLE_ASSIGN_OR_RETURN(const TokenId answer, ask(session, memory, needle.key));

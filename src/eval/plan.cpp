@@ -17,7 +17,7 @@
 
 #include "base/clock.hpp"
 #include "base/result_macros.hpp"
-#include "eval/attention_timing.hpp"
+#include "eval/index_timing.hpp"
 #include "eval/process_memory.hpp"
 #include "volvelle/runtime/session.hpp"
 
@@ -115,6 +115,66 @@ Result<AttentionTimes> time_layers(const Model& model, const PlanOptions& option
   return times;
 }
 
+/// Reads of the layers that an index serves, at one length.
+struct IndexReads {
+  double exact_seconds = 0;  // of one token
+  double index_seconds = 0;
+  double bytes_per_token = 0;
+};
+Result<IndexReads> time_indexed_layers(const Model& model, const PlanOptions& options,
+                                       std::int64_t length, AttendWorkspace& workspace) {
+  const ModelInfo& info = model.info();
+  VOLVELLE_ASSIGN_OR_RETURN(IndexPlan index, index_plan(options.spec));
+  VOLVELLE_ASSIGN_OR_RETURN(const KvTypes types, kv_types(options.spec));
+  if (index.block_anchored) {
+    VOLVELLE_ASSIGN_OR_RETURN(index.options.frame, make_block_frame(info.rope));
+  }
+  const MemoryIndex rule(index, {info.layers, types.k, types.v});
+  IndexReads reads;
+  std::vector<std::pair<LayerShape, IndexTiming>> timed;  // layers of one shape are timed once
+  for (std::size_t i = 0; i < info.layers.size(); ++i) {
+    if (!rule.serves(LayerIndex(static_cast<std::int64_t>(i)))) continue;
+    if (options.cancel.cancelled()) return Error{ErrorCode::kCancelled, "plan: interrupted"};
+    const LayerShape& shape = info.layers[i];
+    auto found = std::find_if(timed.begin(), timed.end(),
+                              [&](const auto& entry) { return entry.first == shape; });
+    if (found == timed.end()) {
+      const TimingRequest request{
+          shape, info.n_heads, types.k, types.v, length, 1, threads_of(options.n_threads)};
+      VOLVELLE_ASSIGN_OR_RETURN(const IndexTiming timing, time_index(request, index, workspace));
+      timed.emplace_back(shape, timing);
+      found = std::prev(timed.end());
+    }
+    reads.exact_seconds += info.layer_readers[i] * found->second.exact_seconds;
+    reads.index_seconds += info.layer_readers[i] * found->second.index_seconds;
+    reads.bytes_per_token += found->second.bytes_per_token;
+  }
+  return reads;
+}
+
+/// What an index costs and saves, for a spec with one: its bytes, the reads at the planned length,
+/// and from where on it pays.
+Status plan_index(const Model& model, const PlanOptions& options, AttendWorkspace& workspace,
+                  Plan& plan, AttentionTimes& times) {
+  if (!options.spec.topk) return {};
+  VOLVELLE_ASSIGN_OR_RETURN(const IndexPlan index, index_plan(options.spec));
+  if (options.n_tokens < index.min_tokens) return {};
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t n = kMinIndexedTokens; n < options.n_tokens; n *= 2) lengths.push_back(n);
+  lengths.push_back(options.n_tokens);
+  IndexReads reads;
+  for (const std::int64_t length : lengths) {
+    VOLVELLE_ASSIGN_OR_RETURN(reads, time_indexed_layers(model, options, length, workspace));
+    const bool pays = reads.index_seconds < reads.exact_seconds;
+    plan.crossover = !pays ? 0 : plan.crossover > 0 ? plan.crossover : length;
+  }
+  plan.index_bytes =
+      static_cast<std::uint64_t>(reads.bytes_per_token * static_cast<double>(options.n_tokens));
+  times.decode_seconds =
+      std::max(0.0, times.decode_seconds - reads.exact_seconds) + reads.index_seconds;
+  return {};
+}
+
 /// Rows of a group while the last ubatch runs: what it wrote is there, and what it lets go is not
 /// gone yet; whole blocks are freed.
 std::int64_t most_rows(const WindowRule& rule, const PlanOptions& options, std::int64_t n_tokens) {
@@ -126,13 +186,15 @@ std::int64_t most_rows(const WindowRule& rule, const PlanOptions& options, std::
   return std::min(n_tokens, n_tokens - first + sinks);
 }
 
+/// `code_bytes`: of an index, for each token.
 std::int64_t largest_context(const StoreLayout& layout, const PlanOptions& options,
-                             std::uint64_t room, std::int64_t limit) {
+                             double code_bytes, std::uint64_t room, std::int64_t limit) {
   std::int64_t low = 0;
   std::int64_t high = limit;
   while (low < high) {
     const std::int64_t middle = low + (high - low + 1) / 2;
-    if (planned_row_bytes(layout, options, middle) <= room) {
+    const auto codes = static_cast<std::uint64_t>(code_bytes * static_cast<double>(middle));
+    if (planned_row_bytes(layout, options, middle) + codes <= room) {
       low = middle;
     } else {
       high = middle - 1;
@@ -186,17 +248,19 @@ Result<Plan> make_plan(const Model& model, const PlanOptions& options) {
   const std::uint64_t counted = found.row_bytes + plan.scratch_bytes;
   plan.program_bytes = resident.anonymous - std::min(resident.anonymous, counted) + libraries;
   const std::uint64_t fixed = plan.weight_bytes + plan.scratch_bytes + plan.program_bytes;
-  plan.total_bytes = fixed + plan.row_bytes;
+  VOLVELLE_ASSIGN_OR_RETURN(AttentionTimes times, time_layers(model, options, workspace));
+  VOLVELLE_RETURN_IF_ERROR(plan_index(model, options, workspace, plan, times));
+  plan.total_bytes = fixed + plan.row_bytes + plan.index_bytes;
   plan.ram_bytes = options.ram_bytes;
   if (plan.ram_bytes == 0) {
     VOLVELLE_ASSIGN_OR_RETURN(const std::uint64_t available, available_bytes());
     plan.ram_bytes = available + resident.anonymous + resident.file;
   }
   plan.largest_context =
-      largest_context(session.layout(), options, plan.ram_bytes - std::min(plan.ram_bytes, fixed),
-                      info.context_length);
+      largest_context(session.layout(), options,
+                      static_cast<double>(plan.index_bytes) / static_cast<double>(options.n_tokens),
+                      plan.ram_bytes - std::min(plan.ram_bytes, fixed), info.context_length);
 
-  VOLVELLE_ASSIGN_OR_RETURN(const AttentionTimes times, time_layers(model, options, workspace));
   plan.attention_ms = 1e3 * times.decode_seconds;
   plan.decode_ms = 1e3 * found.decode_seconds + plan.attention_ms;
   const double chunks =

@@ -9,19 +9,17 @@
 #include <numeric>
 
 #include "base/result_macros.hpp"
+#include "bounds/edit_audit.hpp"
 #include "eval/head_capture.hpp"
+#include "eval/head_weights.hpp"
 #include "eval/statistics.hpp"
 #include "index/head_curves.hpp"
+#include "index/recall_law.hpp"
 
 namespace volvelle {
 namespace {
 
 constexpr std::int64_t kSinks = 4;
-
-Error unsupported(const RopeConfig& rope, const std::string& why) {
-  return Error{ErrorCode::kUnsupported,
-               "analysis: " + why + " (this model has '" + rope.describe() + "')"};
-}
 
 using Complex = std::complex<double>;
 
@@ -97,10 +95,42 @@ std::vector<std::int64_t> induction_targets(std::span<const TokenId> tokens) {
   return targets;
 }
 
-RotaryHead study(const HeadSample& sample, int g, const BandFrequencies& bands, bool half_split,
+/// Mean recall that the law predicts of codes of few coordinates for one KV head, by rank.
+Result<std::vector<double>> recalls_of(const HeadSample& sample) {
+  const StudyMoments moments =
+      study_moments(sample, std::min<std::int64_t>(sample.n - kSinks, 1024), true);
+  const double share = std::min(1.0, 64.0 / static_cast<double>(sample.n));
+  std::vector<double> recalls;
+  for (const int rank : kRecallRanks) {
+    VOLVELLE_ASSIGN_OR_RETURN(const StudyMap map, make_study_map(StudyCodec::kBalanced, moments,
+                                                                 std::min(rank, sample.dim)));
+    const double error = std::clamp(predicted_score_error(map, moments), 1e-9, 1.0);
+    recalls.push_back(predicted_recall(error, share));
+  }
+  return recalls;
+}
+
+/// How long measured bands are beside what weights allow, the largest share.
+double longest_share(const HeadSample& sample, int g, const BandLayout& layout,
+                     const QueryFactor& factor) {
+  double largest = 0.0;
+  for (std::int64_t t = 0; t < sample.n; ++t) {
+    const float* const q = sample.query(g, t);
+    for (int b = 0; b < layout.n_bands(); ++b) {
+      const double length = std::hypot(static_cast<double>(q[layout.first(b)]),
+                                       static_cast<double>(q[layout.second(b)]));
+      largest = std::max(largest, change_ratio(length, factor.band[static_cast<std::size_t>(b)]));
+    }
+  }
+  return largest;
+}
+
+RotaryHead study(const HeadSample& sample, int g, const RotationGroup& rotation,
                  std::span<const std::int64_t> targets, const RotaryStudyOptions& options) {
   RotaryHead head;
-  const double scale = 1.0 / std::sqrt(static_cast<double>(sample.dim));
+  const BandFrequencies& bands = rotation.bands;
+  const bool half_split = rotation.node.layout == RopeLayout::kHalfSplit;
+  const double scale = sample.scale;
   const auto q = mean_bands(bands, half_split, sample.query(g, 0), sample.dim, sample.n);
   const auto k = mean_bands(bands, half_split, sample.keys.data(), sample.dim, sample.n);
   std::vector<double> amplitude, phase;
@@ -113,10 +143,16 @@ RotaryHead study(const HeadSample& sample, int g, const BandFrequencies& bands, 
     slow += b >= bands.size() / 2 ? amplitude.back() : 0.0;
   }
   head.slow_share = whole > 0.0 ? slow / whole : 0.0;
+  for (const double a : amplitude) head.band_shares.push_back(whole > 0.0 ? a / whole : 0.0);
   std::vector<double> predicted;
   for (std::int64_t d = 1; d <= options.max_distance; ++d)
     predicted.push_back(logit_at(bands, {amplitude, phase}, static_cast<double>(d)));
-  compare_curves(predicted, logit_curve(sample, g, options.max_distance), head);
+  const LogitCurve measured = logit_curve(sample, g, options.max_distance);
+  compare_curves(predicted, measured, head);
+  for (const std::int64_t d : curve_distances(options.max_distance)) {
+    head.predicted.push_back(predicted[static_cast<std::size_t>(d - 1)]);
+    head.measured.push_back(measured.mean[static_cast<std::size_t>(d - 1)]);
+  }
   const HeadHabits habits = head_habits(sample, g, targets);
   head.induction_z = habits.induction_z;
   head.capacity = argmax_capacity(habits.induction_z, 0.05);
@@ -128,20 +164,15 @@ RotaryHead study(const HeadSample& sample, int g, const BandFrequencies& bands, 
 
 }  // namespace
 
-Result<BandFrequencies> model_frequencies(const RopeConfig& rope) {
-  const bool pairs =
-      rope.layout == RopeLayout::kAdjacentPairs || rope.layout == RopeLayout::kHalfSplit;
-  if (!pairs) return unsupported(rope, "needs rotary positions of plain pairs");
-  if (rope.frequency_factors || rope.scaling == RopeScaling::kLongRope)
-    return unsupported(rope, "frequencies that a tensor scales are not read by this version");
-  RotaryConfig config;
-  config.rotated_dims = rope.rotated_dims;
-  config.base = rope.freq_base;
-  config.original_context = rope.original_context;
-  if (rope.scaling == RopeScaling::kLinear) config.scaling = BandScaling::kLinear;
-  if (rope.scaling == RopeScaling::kYarn) config.scaling = BandScaling::kYarn;
-  if (rope.scaling != RopeScaling::kNone) config.factor = rope.scale_factor;
-  return band_frequencies(config);
+std::vector<std::int64_t> curve_distances(std::int64_t max_distance) {
+  constexpr int kPoints = 48;
+  std::vector<std::int64_t> distances;
+  for (int i = 0; i <= kPoints; ++i) {
+    const double d = std::pow(static_cast<double>(max_distance), i / static_cast<double>(kPoints));
+    const auto distance = static_cast<std::int64_t>(std::lround(d));
+    if (distances.empty() || distance > distances.back()) distances.push_back(distance);
+  }
+  return distances;
 }
 
 RotaryFacts rotary_facts(const BandFrequencies& bands, std::int64_t length) {
@@ -159,7 +190,44 @@ RotaryFacts rotary_facts(const BandFrequencies& bands, std::int64_t length) {
   return facts;
 }
 
-Result<std::vector<RotaryHead>> run_rotary_study(const Model& model, const BandFrequencies& bands,
+namespace {
+
+/// What the study of a layer needs beside its samples.
+struct LayerContext {
+  const Model& model;
+  const ModelWeights& weights;
+  std::span<const std::int64_t> targets;
+  const RotaryStudyOptions& options;
+};
+
+/// All heads of one layer.
+Status study_layer(const LayerContext& context, int layer, const std::vector<HeadSample>& samples,
+                   const RotationGroup& rotation, std::vector<RotaryHead>& heads) {
+  const auto& [model, weights, targets, options] = context;
+  VOLVELLE_ASSIGN_OR_RETURN(const BandLayout layout, band_layout(model, layer));
+  // Where weights say nothing the rest of the study stands.
+  const Result<std::vector<QueryFactor>> factors = query_factors(model, weights, layer);
+  for (std::size_t kv = 0; kv < samples.size(); ++kv) {
+    const HeadSample& sample = samples[kv];
+    VOLVELLE_ASSIGN_OR_RETURN(const std::vector<double> recalls, recalls_of(sample));
+    for (int g = 0; g < sample.group; ++g) {
+      RotaryHead head = study(sample, g, rotation, targets, options);
+      head.layer = layer;
+      head.head = static_cast<int>(kv) * sample.group + g;
+      head.recall = recalls;
+      if (factors.ok())
+        head.query_share =
+            longest_share(sample, g, layout, (*factors)[static_cast<std::size_t>(head.head)]);
+      heads.push_back(std::move(head));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::vector<RotaryHead>> run_rotary_study(const Model& model,
+                                                 const ModelRotations& rotations,
                                                  std::span<const TokenId> tokens,
                                                  const RotaryStudyOptions& options,
                                                  const ProgressSink& progress) {
@@ -172,21 +240,18 @@ Result<std::vector<RotaryHead>> run_rotary_study(const Model& model, const BandF
   ProgressMeter meter(progress, "capture", "tokens", std::ssize(tokens));
   VOLVELLE_ASSIGN_OR_RETURN(const LayerSamples layers,
                             capture_heads(model, tokens, options.session, meter));
-  const bool half_split = model.info().rope.layout == RopeLayout::kHalfSplit;
+  VOLVELLE_ASSIGN_OR_RETURN(const ModelWeights weights, ModelWeights::open(model));
   const std::vector<std::int64_t> targets = induction_targets(tokens);
   std::vector<RotaryHead> heads;
   ProgressMeter studied(progress, "analyse", "layers", std::ssize(layers));
   for (std::size_t layer = 0; layer < layers.size(); ++layer) {
     if (options.session.cancel.cancelled())
       return Error{ErrorCode::kCancelled, "analysis: interrupted"};
-    for (std::size_t kv = 0; kv < layers[layer].size(); ++kv) {
-      const HeadSample& sample = layers[layer][kv];
-      if (2 * std::ssize(bands.theta) > sample.dim) continue;
-      for (int g = 0; g < sample.group; ++g) {
-        heads.push_back(study(sample, g, bands, half_split, targets, options));
-        heads.back().layer = static_cast<int>(layer);
-        heads.back().head = static_cast<int>(kv) * sample.group + g;
-      }
+    const RotationGroup* const rotation = rotations.of(static_cast<int>(layer));
+    if (rotation != nullptr && !layers[layer].empty()) {
+      VOLVELLE_RETURN_IF_ERROR(study_layer({model, weights, targets, options},
+                                           static_cast<int>(layer), layers[layer], *rotation,
+                                           heads));
     }
     studied.add(1);
   }

@@ -6,17 +6,13 @@
 #include <span>
 #include <vector>
 
+#include "eval/model_rotation.hpp"
 #include "rope/address_kernel.hpp"
-#include "rope/frequencies.hpp"
 #include "rope/retrieval_range.hpp"
 #include "volvelle/base/progress.hpp"
 #include "volvelle/runtime/session.hpp"
 
 namespace volvelle {
-
-/// The frequencies of a model's own configuration. Fails by name where they depend on what is not
-/// read here (a tensor of factors, LongRoPE), and for models without rotary positions.
-Result<BandFrequencies> model_frequencies(const RopeConfig& rope);
 
 /// What the configuration alone says.
 struct RotaryFacts {
@@ -43,16 +39,29 @@ struct RotaryHead {
   double range = 0.0;        // law, at half of the summed amplitudes
   double sink_mass = 0.0;    // attention of late queries on the first four tokens
   double key_rank = 0.0;     // exponential of the entropy of the keys' spectrum
+  double query_share = 0.0;  // longest band that a query had, over the bound that the weights give
+                             // it; 0: no bound is known
+  std::vector<double> recall;       // predicted share of the best 64 keys that codes of ranks
+                                    // kRecallRanks find
+  std::vector<double> band_shares;  // [n_bands] of the amplitudes
+  std::vector<double> predicted;    // [curve_distances()] logits
+  std::vector<double> measured;
 };
+
+inline constexpr int kRecallRanks[] = {16, 32, 64};
+
+/// Where curves are kept: about 48 distances up to the last, evenly in their logarithm.
+std::vector<std::int64_t> curve_distances(std::int64_t max_distance);
 
 struct RotaryStudyOptions {
   std::int64_t max_distance = 1024;
   SessionOptions session;
 };
 
-/// Reads the tokens exactly. Layers with a window of their own are left out: their base may be
-/// another. Cost: max_distance x tokens products of heads.
-Result<std::vector<RotaryHead>> run_rotary_study(const Model& model, const BandFrequencies& bands,
+/// Reads the tokens exactly. Layers with a window of their own and those of unknown rotation are
+/// left out. Cost: max_distance x tokens products of heads.
+Result<std::vector<RotaryHead>> run_rotary_study(const Model& model,
+                                                 const ModelRotations& rotations,
                                                  std::span<const TokenId> tokens,
                                                  const RotaryStudyOptions& options,
                                                  const ProgressSink& progress);

@@ -63,11 +63,6 @@ std::vector<float> turned_queries(const AttentionShape& shape, const QuerySample
   return turned;
 }
 
-double inflation_of(const float* rows, std::int64_t n, std::int64_t stride, int dim) {
-  const std::vector<double> rho = autocorrelation(rows, n, stride, dim, inflation_lags(n));
-  return variance_inflation(rho, n, dim);
-}
-
 /// Moments of one KV head and how far they were shrunk.
 struct HeadMoments {
   std::vector<double> query_moment;
@@ -135,19 +130,6 @@ Result<double> relative_error(CodecKind kind, const HeadMoments& moments, int ra
                                                                      moments.key_covariance, rank));
   return score_error(codec.projector(), moments.query_moment, moments.key_covariance) /
          score_power(moments.query_moment, moments.key_covariance);
-}
-
-/// Eigenvalues of the keys' correlation matrix above the edge of pure noise.
-int count_spikes(const HeadMoments& moments, const SpreadRows& rows, int dim) {
-  const auto cov = as_square(moments.key_covariance, dim);
-  const Eigen::VectorXd scale = cov.diagonal().cwiseMax(1e-300).cwiseSqrt().cwiseInverse();
-  const MatrixD correlation = scale.asDiagonal() * cov * scale.asDiagonal();
-  const Eigen::SelfAdjointEigenSolver<MatrixD> solver(correlation, Eigen::EigenvaluesOnly);
-  const std::vector<double> rho =
-      autocorrelation(rows.keys.data(), rows.n, dim, dim, inflation_lags(rows.n));
-  const double edge =
-      1.02 * noise_edge(static_cast<double>(dim) / static_cast<double>(rows.n), rho);
-  return static_cast<int>((solver.eigenvalues().array() > edge).count());
 }
 
 Status check_options(const AttentionShape& shape, std::int64_t n_rows, const QuerySample& queries,
@@ -223,7 +205,8 @@ Result<LayerCode> make_layer_code(const AttentionShape& shape,
                               relative_error(CodecKind::kBalanced, moments, few));
     VOLVELLE_ASSIGN_OR_RETURN(moments.diagnostics.principal_error,
                               relative_error(CodecKind::kPrincipal, moments, few));
-    moments.diagnostics.key_spikes = count_spikes(moments, rows, shape.head_dim_k);
+    moments.diagnostics.key_spikes =
+        count_spikes(rows.keys.data(), rows.n, shape.head_dim_k, moments.key_covariance);
     diagnostics->push_back(moments.diagnostics);
   }
   if ((options.norms || options.dither != Dither::kNone) && !code.codes_all()) {

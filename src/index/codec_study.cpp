@@ -28,23 +28,6 @@ std::vector<float> spread(const float* rows, std::int64_t n, int dim, std::int64
   return out;
 }
 
-double inflation(const std::vector<float>& rows, int dim) {
-  const auto n = static_cast<std::int64_t>(rows.size()) / dim;
-  const auto rho = autocorrelation(rows.data(), n, dim, dim, inflation_lags(n));
-  return variance_inflation(rho, n, dim);
-}
-
-int spikes_of(const std::vector<float>& rows, const std::vector<double>& covariance, int dim) {
-  const auto n = static_cast<std::int64_t>(rows.size()) / dim;
-  const auto cov = as_square(covariance, dim);
-  const Eigen::VectorXd scale = cov.diagonal().cwiseMax(1e-300).cwiseSqrt().cwiseInverse();
-  const MatrixD correlation = scale.asDiagonal() * cov * scale.asDiagonal();
-  const Eigen::SelfAdjointEigenSolver<MatrixD> solver(correlation, Eigen::EigenvaluesOnly);
-  const auto rho = autocorrelation(rows.data(), n, dim, dim, inflation_lags(n));
-  const double edge = 1.02 * noise_edge(static_cast<double>(dim) / static_cast<double>(n), rho);
-  return static_cast<int>((solver.eigenvalues().array() > edge).count());
-}
-
 void add_to(std::vector<double>& sum, const std::vector<double>& part) {
   sum.resize(part.size(), 0.0);
   for (std::size_t i = 0; i < part.size(); ++i) sum[i] += part[i];
@@ -93,6 +76,27 @@ StudyMap projection(const MatrixD& basis) {
   return map;
 }
 
+/// The invariant subspace of the eigenvalues of largest modulus, as leading Schur vectors span it;
+/// `rank` columns (a pair of complex ones that does not fit whole gives its real part).
+MatrixD leading_invariant(const MatrixD& matrix, int rank) {
+  const Eigen::EigenSolver<MatrixD> solver(matrix);
+  std::vector<Eigen::Index> order(static_cast<std::size_t>(matrix.rows()));
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](Eigen::Index a, Eigen::Index b) {
+    return std::abs(solver.eigenvalues()[a]) > std::abs(solver.eigenvalues()[b]);
+  });
+  MatrixD basis(matrix.rows(), rank);
+  int n = 0;
+  for (const Eigen::Index i : order) {
+    if (n == rank) break;
+    const double imaginary = solver.eigenvalues()[i].imag();
+    if (imaginary < 0.0) continue;  // its partner stands for both
+    basis.col(n++) = solver.eigenvectors().col(i).real();
+    if (imaginary > 0.0 && n < rank) basis.col(n++) = solver.eigenvectors().col(i).imag();
+  }
+  return basis.leftCols(n);
+}
+
 /// Eigenvectors of Sk^(1/2) Sq Sk^(1/2), largest first, and Sk^(1/2) itself.
 struct Joint {
   MatrixD root;
@@ -127,6 +131,10 @@ std::string_view to_string(StudyCodec codec) noexcept {
       return "raw_span";
     case StudyCodec::kBlocks:
       return "saki_blocks";
+    case StudyCodec::kWeights:
+      return "weight_svd";
+    case StudyCodec::kInvariant:
+      return "schur";
   }
   return "";
 }
@@ -142,7 +150,7 @@ StudyMoments study_moments(const HeadSample& sample, std::int64_t n_rows, bool s
   key_moments.add(keys.data(), n_rows, dim);
   result.key_mean = key_moments.mean();
   result.key_covariance = key_moments.covariance();
-  result.key_spikes = spikes_of(keys, result.key_covariance, dim);
+  result.key_spikes = count_spikes(keys.data(), n_rows, dim, result.key_covariance);
   double query_inflation = 1.0;
   for (int g = 0; g < sample.group; ++g) {
     std::vector<float> queries = spread(sample.query(g, 0), sample.n, dim, n_rows);
@@ -153,14 +161,34 @@ StudyMoments study_moments(const HeadSample& sample, std::int64_t n_rows, bool s
     plain.add(queries.data(), n_rows, dim);
     result.head_query_moments.push_back(plain.second_moment());
     add_to(result.plain_query_moment, result.head_query_moments.back());
-    query_inflation = std::max(query_inflation, inflation(queries, dim));
+    query_inflation = std::max(query_inflation, inflation_of(queries.data(), n_rows, dim, dim));
   }
   if (!shrink_them) return result;
   const auto n = static_cast<double>(n_rows);
-  shrink(result.key_covariance,
-         shrinkage_intensity(result.key_covariance, n / inflation(keys, dim)));
+  shrink(
+      result.key_covariance,
+      shrinkage_intensity(result.key_covariance, n / inflation_of(keys.data(), n_rows, dim, dim)));
   for (std::vector<double>* moment : {&result.query_moment, &result.plain_query_moment})
     shrink(*moment, shrinkage_intensity(*moment, n / query_inflation));
+  return result;
+}
+
+StudyMoments weight_moments(const HeadWeights& weights) {
+  StudyMoments result;
+  const int dim = result.dim = weights.dim;
+  const MatrixD key =
+      Eigen::Map<const MatrixF>(weights.key.data(), dim, weights.n_embd).cast<double>();
+  result.key_mean.assign(static_cast<std::size_t>(dim), 0.0);
+  result.key_covariance = to_vector(key * key.transpose());
+  for (int g = 0; g < weights.group; ++g) {
+    const float* const from =
+        weights.query.data() + static_cast<std::ptrdiff_t>(g) * dim * weights.n_embd;
+    const MatrixD query = Eigen::Map<const MatrixF>(from, dim, weights.n_embd).cast<double>();
+    result.head_query_moments.push_back(to_vector(query * query.transpose()));
+    add_to(result.plain_query_moment, result.head_query_moments.back());
+    add_to(result.key_query, to_vector(key * query.transpose()));
+  }
+  result.query_moment = result.plain_query_moment;
   return result;
 }
 
@@ -170,6 +198,8 @@ Result<StudyMap> make_study_map(StudyCodec codec, const StudyMoments& moments, i
     const MatrixD leading = joint.vectors.leftCols(rank);
     return projection(codec == StudyCodec::kRawSpan ? leading : MatrixD(joint.root * leading));
   }
+  if (codec == StudyCodec::kInvariant)
+    return projection(leading_invariant(as_square(moments.key_query, moments.dim), rank));
   const CodecKind kind = codec == StudyCodec::kPrincipal    ? CodecKind::kPrincipal
                          : codec == StudyCodec::kDimensions ? CodecKind::kDimensions
                                                             : CodecKind::kBalanced;
@@ -179,6 +209,25 @@ Result<StudyMap> make_study_map(StudyCodec codec, const StudyMoments& moments, i
   VOLVELLE_ASSIGN_OR_RETURN(ScoreCodec made,
                             make_score_codec(kind, queries, moments.key_covariance, rank));
   return StudyMap{moments.dim, rank, std::move(made.encode), std::move(made.decode)};
+}
+
+std::vector<float> through_map(const StudyMap& map, const StudyMoments& moments,
+                               std::span<const float> rows) {
+  const Eigen::Map<const MatrixD> encode(map.encode.data(), map.rank, map.dim);
+  const Eigen::Map<const MatrixD> decode(map.decode.data(), map.dim, map.rank);
+  const Eigen::Map<const Eigen::RowVectorXd> mean(moments.key_mean.data(), map.dim);
+  const MatrixF keys = Eigen::Map<const MatrixF>(rows.data(), std::ssize(rows) / map.dim, map.dim);
+  const MatrixD codes = (keys.cast<double>().rowwise() - mean) * encode.transpose();
+  const MatrixF kept = ((codes * decode.transpose()).rowwise() + mean).cast<float>();
+  return {kept.data(), kept.data() + kept.size()};
+}
+
+double predicted_score_error(const StudyMap& map, const StudyMoments& moments) {
+  const Eigen::Map<const MatrixD> encode(map.encode.data(), map.rank, map.dim);
+  const Eigen::Map<const MatrixD> decode(map.decode.data(), map.dim, map.rank);
+  const std::vector<double> projector = to_vector(decode * encode);
+  return score_error(projector, moments.plain_query_moment, moments.key_covariance) /
+         score_power(moments.plain_query_moment, moments.key_covariance);
 }
 
 std::vector<StudyTruth> study_truths(const HeadSample& sample, std::int64_t n_queries,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -15,6 +16,7 @@ namespace volvelle {
 struct HeadSample {
   int dim = 0;
   int group = 0;
+  double scale = 1.0;  // of products of queries and keys: logits
   std::int64_t n = 0;
   std::vector<float> keys;
   std::vector<float> queries;
@@ -31,10 +33,23 @@ struct StudyMoments {
   std::vector<std::vector<double>> head_query_moments;  // [group], plain
   std::vector<double> key_covariance;
   std::vector<double> key_mean;
+  std::vector<double> key_query;  // of weights only: Wk Wq^T, queries of the group added up
   int key_spikes = 0;
 };
 StudyMoments study_moments(const HeadSample& sample, std::int64_t n_rows, bool shrink,
                            const BlockFrame& frame = {});
+
+/// Projections of one KV head, with what the norm in front of them multiplies: keys [dim, n_embd],
+/// queries [group, dim, n_embd].
+struct HeadWeights {
+  int dim = 0;
+  int group = 0;
+  int n_embd = 0;
+  std::vector<float> key;
+  std::vector<float> query;
+};
+/// Moments before rotation if inputs were isotropic: what weights alone say.
+StudyMoments weight_moments(const HeadWeights& weights);
 
 enum class StudyCodec {
   kBalanced,      // the closed form, queries normalised
@@ -44,6 +59,8 @@ enum class StudyCodec {
   kWeightedSpan,  // orthogonal projection on the closed form's span, Sk^(1/2) V
   kRawSpan,       // the same on V
   kBlocks,        // the closed form in the frames of blocks
+  kWeights,       // the closed form of weight_moments(): the best rank-limited Wq^T Wk
+  kInvariant,     // orthogonal projection on the leading invariant subspace of Wk Wq^T (Schur)
 };
 std::string_view to_string(StudyCodec codec) noexcept;
 
@@ -55,6 +72,13 @@ struct StudyMap {
   std::vector<double> decode;  // [dim, rank]
 };
 Result<StudyMap> make_study_map(StudyCodec codec, const StudyMoments& moments, int rank);
+
+/// Rows [n, dim] as the map keeps them: mean + D E (row - mean).
+std::vector<float> through_map(const StudyMap& map, const StudyMoments& moments,
+                               std::span<const float> rows);
+
+/// Score error over score power that the moments predict of a map, queries of the group together.
+double predicted_score_error(const StudyMap& map, const StudyMoments& moments);
 
 /// Exact scores of late queries over the rows that an index would search: behind four sinks and
 /// before the last 64.

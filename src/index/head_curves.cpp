@@ -33,7 +33,7 @@ double entropy_rank(const HeadSample& sample) {
 LogitCurve logit_curve(const HeadSample& sample, int g, std::int64_t max_distance) {
   const Eigen::Map<const MatrixF> keys(sample.keys.data(), sample.n, sample.dim);
   const Eigen::Map<const MatrixF> queries(sample.query(g, 0), sample.n, sample.dim);
-  const double scale = 1.0 / std::sqrt(static_cast<double>(sample.dim));
+  const double scale = sample.scale;
   const auto n = static_cast<std::size_t>(max_distance);
   LogitCurve curve{std::vector<double>(n, 0.0), std::vector<double>(n, 0.0), 0};
   std::vector<double> squares(n, 0.0);
@@ -61,7 +61,7 @@ LogitCurve logit_curve(const HeadSample& sample, int g, std::int64_t max_distanc
 
 HeadHabits head_habits(const HeadSample& sample, int g, std::span<const std::int64_t> targets) {
   const Eigen::Map<const MatrixF> keys(sample.keys.data(), sample.n, sample.dim);
-  const double scale = 1.0 / std::sqrt(static_cast<double>(sample.dim));
+  const double scale = sample.scale;
   HeadHabits habits;
   double n_targets = 0.0, n_queries = 0.0;
   const std::int64_t step = std::max<std::int64_t>(1, sample.n / 512);

@@ -20,15 +20,15 @@ Complex characteristic(double w, PositionRange positions) {
 
 struct Bands {
   std::size_t m;
-  BandLayout layout;
-  std::size_t x(std::size_t b) const { return layout == BandLayout::kHalves ? b : 2 * b; }
-  std::size_t y(std::size_t b) const { return layout == BandLayout::kHalves ? b + m : 2 * b + 1; }
+  PairLayout layout;
+  std::size_t x(std::size_t b) const { return layout == PairLayout::kHalves ? b : 2 * b; }
+  std::size_t y(std::size_t b) const { return layout == PairLayout::kHalves ? b + m : 2 * b + 1; }
 };
 
 }  // namespace
 
 std::vector<double> rotation_average(std::span<const double> moment, std::span<const double> theta,
-                                     BandLayout layout, PositionRange positions) {
+                                     PairLayout layout, PositionRange positions) {
   const Bands bands{theta.size(), layout};
   const std::size_t dim = 2 * bands.m;
   std::vector<double> out(dim * dim);
@@ -50,7 +50,7 @@ std::vector<double> rotation_average(std::span<const double> moment, std::span<c
 }
 
 std::vector<double> rotation_average_mean(std::span<const double> mean,
-                                          std::span<const double> theta, BandLayout layout,
+                                          std::span<const double> theta, PairLayout layout,
                                           PositionRange positions) {
   const Bands bands{theta.size(), layout};
   std::vector<double> out(2 * bands.m);

@@ -21,14 +21,14 @@ struct PositionRange {
 };
 
 /// How the two coordinates of a band lie in a vector.
-enum class BandLayout { kHalves, kNeighbours };  // (b, b + m) or (2 b, 2 b + 1)
+enum class PairLayout { kHalves, kNeighbours };  // (b, b + m) or (2 b, 2 b + 1)
 
 /// E_p[R_p S R_p^T] for S [dim, dim], dim = 2 * theta.size() (theta of unrotated pairs is 0).
 std::vector<double> rotation_average(std::span<const double> moment, std::span<const double> theta,
-                                     BandLayout layout, PositionRange positions);
+                                     PairLayout layout, PositionRange positions);
 /// E_p[R_p mu].
 std::vector<double> rotation_average_mean(std::span<const double> mean,
-                                          std::span<const double> theta, BandLayout layout,
+                                          std::span<const double> theta, PairLayout layout,
                                           PositionRange positions);
 
 }  // namespace volvelle

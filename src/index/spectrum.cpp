@@ -5,6 +5,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "index/matrix.hpp"
+
 namespace volvelle {
 
 std::vector<double> autocorrelation(const float* rows, std::int64_t n, std::int64_t stride, int dim,
@@ -99,6 +101,22 @@ double noise_edge(double q, std::span<const double> rho) {
     }
   }
   return edge_function((low + high) / 2.0, q, spectrum);
+}
+
+double inflation_of(const float* rows, std::int64_t n, std::int64_t stride, int dim) {
+  const std::vector<double> rho = autocorrelation(rows, n, stride, dim, inflation_lags(n));
+  return variance_inflation(rho, n, dim);
+}
+
+int count_spikes(const float* rows, std::int64_t n, int dim, std::span<const double> covariance) {
+  const auto cov = as_square(covariance, dim);
+  const Eigen::VectorXd scale = cov.diagonal().cwiseMax(1e-300).cwiseSqrt().cwiseInverse();
+  const MatrixD correlation = scale.asDiagonal() * cov * scale.asDiagonal();
+  const Eigen::SelfAdjointEigenSolver<MatrixD> solver(correlation, Eigen::EigenvaluesOnly);
+  const std::vector<double> rho = autocorrelation(rows, n, dim, dim, inflation_lags(n));
+  // The edge itself is met by noise now and then.
+  const double edge = 1.02 * noise_edge(static_cast<double>(dim) / static_cast<double>(n), rho);
+  return static_cast<int>((solver.eigenvalues().array() > edge).count());
 }
 
 Spike invert_spike(double y, double gamma) {

@@ -22,6 +22,12 @@ double variance_inflation(std::span<const double> rho, std::int64_t n, int dim);
 /// Lags that variance_inflation() needs of n rows: 10 log10 n.
 std::int64_t inflation_lags(std::int64_t n);
 
+/// variance_inflation() of rows [n, dim] with `stride` floats between them.
+double inflation_of(const float* rows, std::int64_t n, std::int64_t stride, int dim);
+/// Eigenvalues of the correlation matrix of rows [n, dim] above the edge of pure noise;
+/// `covariance`: theirs, [dim, dim].
+int count_spikes(const float* rows, std::int64_t n, int dim, std::span<const double> covariance);
+
 /// Upper edge of the eigenvalues of the sample correlation matrix of pure noise, q = dim / n.
 /// Independent rows: (1 + sqrt q)^2.
 double noise_edge(double q);

@@ -46,6 +46,7 @@ Result<IndexPlan> index_plan(const MemorySpec& spec) {
   const TopkTerm& topk = *spec.topk;
   IndexPlan plan;
   plan.dense_layers = spec.dense_layers;
+  plan.min_tokens = topk.min.value_or(kMinIndexedTokens);
   plan.options.kind = topk.index == "pca"    ? CodecKind::kPrincipal
                       : topk.index == "dims" ? CodecKind::kDimensions
                                              : CodecKind::kBalanced;
@@ -155,7 +156,7 @@ std::vector<float> MemoryIndex::sample_of(const Layer& layer, std::int64_t lengt
 }
 
 bool MemoryIndex::wants_making(std::int64_t length) const noexcept {
-  if (position_limit_ > 0 || length < kMinIndexedTokens || (made_at_ > 0 && length < 2 * made_at_))
+  if (position_limit_ > 0 || length < plan_.min_tokens || (made_at_ > 0 && length < 2 * made_at_))
     return false;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     if (!serves(LayerIndex(static_cast<std::int64_t>(i)))) continue;

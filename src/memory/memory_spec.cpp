@@ -54,6 +54,7 @@ std::string topk_text(const TopkTerm& topk) {
   if (topk.index != defaults.index) add("index", topk.index);
   if (topk.bits) add("bits", std::to_string(*topk.bits));
   if (topk.rank) add("rank", std::to_string(*topk.rank));
+  if (topk.min) add("min", std::to_string(*topk.min));
   if (topk.tail != defaults.tail) add("tail", topk.tail);
   if (topk.cert != defaults.cert) add("cert", topk.cert);
   if (topk.anchor != defaults.anchor) add("anchor", topk.anchor);

@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "base/result_macros.hpp"
+#include "volvelle/memory/memory_index.hpp"
 
 namespace volvelle::memory_spec_detail {
 
@@ -54,6 +55,8 @@ Status check_topk(const TopkTerm& topk) {
   }
   if (topk.bits) VOLVELLE_RETURN_IF_ERROR(check_range("bits of topk", *topk.bits, 1, kMaxBits));
   if (topk.rank) VOLVELLE_RETURN_IF_ERROR(check_range("rank of topk", *topk.rank, 1, kMaxRank));
+  if (topk.min)
+    VOLVELLE_RETURN_IF_ERROR(check_range("min of topk", *topk.min, kMinIndexedTokens, kMaxCount));
   VOLVELLE_RETURN_IF_ERROR(check_name("index of topk", topk.index, kIndexNames));
   VOLVELLE_RETURN_IF_ERROR(check_name("tail of topk", topk.tail, kTopkTailNames));
   VOLVELLE_RETURN_IF_ERROR(check_name("cert of topk", topk.cert, kCertNames));

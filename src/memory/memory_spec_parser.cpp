@@ -228,12 +228,13 @@ Status read_window(const Term& term, MemorySpec& spec) {
 
 Status read_topk(const Term& term, MemorySpec& spec) {
   VOLVELLE_RETURN_IF_ERROR(check_arguments(
-      term, 0, {"k", "max_error", "index", "bits", "rank", "tail", "cert", "anchor"}));
+      term, 0, {"k", "max_error", "index", "bits", "rank", "min", "tail", "cert", "anchor"}));
   TopkTerm topk;
   VOLVELLE_RETURN_IF_ERROR(read_number(term, "k", topk.k));
   VOLVELLE_RETURN_IF_ERROR(read_number(term, "max_error", topk.max_error));
   VOLVELLE_RETURN_IF_ERROR(read_number(term, "bits", topk.bits));
   VOLVELLE_RETURN_IF_ERROR(read_number(term, "rank", topk.rank));
+  VOLVELLE_RETURN_IF_ERROR(read_number(term, "min", topk.min));
   read_name(term, "index", topk.index);
   read_name(term, "tail", topk.tail);
   read_name(term, "cert", topk.cert);

@@ -23,12 +23,13 @@ bool on_host(const ggml_tensor* tensor) noexcept {
 
 /// Makes `node` a custom op. ggml offers no setter for this, but a node's op and op_params are all
 /// that distinguishes it.
-void make_custom(ggml_tensor* node, ggml_custom_op_t function, void* userdata) {
+void make_custom(ggml_tensor* node, ggml_custom_op_t function, void* userdata,
+                 int n_tasks = GGML_N_TASKS_MAX) {
   const ggml_init_params params{4 * ggml_tensor_overhead(), nullptr, true};
   ggml_context* const scratch = ggml_init(params);
   ggml_tensor* source = ggml_new_tensor_1d(scratch, GGML_TYPE_F32, 1);
-  const ggml_tensor* const custom = ggml_custom_4d(scratch, GGML_TYPE_F32, 1, 1, 1, 1, &source, 1,
-                                                   function, GGML_N_TASKS_MAX, userdata);
+  const ggml_tensor* const custom =
+      ggml_custom_4d(scratch, GGML_TYPE_F32, 1, 1, 1, 1, &source, 1, function, n_tasks, userdata);
   node->op = custom->op;
   std::memcpy(node->op_params, custom->op_params, sizeof(node->op_params));
   ggml_free(scratch);
@@ -156,8 +157,10 @@ void GraphHook::rewrite_store(ggml_tensor* node) {
   if (rows->ne[0] != width || rows->nb[0] != sizeof(float))
     return fail(Problem::kShape, node->name);
   if (!on_host(rows)) return fail(Problem::kDevice, node->name);
+  // An editor changes all rows before the first is stored.
   make_custom(node, key_layer >= 0 ? write_keys : write_values,
-              layers_[static_cast<std::size_t>(layer)].get());
+              layers_[static_cast<std::size_t>(layer)].get(),
+              options_.edit_rows ? 1 : GGML_N_TASKS_MAX);
 }
 
 GraphHook::Problem GraphHook::check_attention(const ggml_tensor* node, std::int64_t layer) const {
@@ -221,6 +224,17 @@ void GraphHook::capture(CapturedRows::Kind kind, LayerIndex layer, const ggml_te
   }
 }
 
+/// Keys and values are read by nobody but the ops that store them, so they are changed in place.
+void GraphHook::edit(CapturedRows::Kind kind, LayerIndex layer, const ggml_tensor* rows) noexcept {
+  const std::int64_t n_heads = layer_shape(layer).n_kv_heads;
+  auto* data = static_cast<float*>(rows->data);
+  for (const UbatchPart& part : parts_) {
+    options_.edit_rows({kind, layer, part.memory->next_position(), std::ssize(part.tokens), n_heads,
+                        rows->ne[0] / n_heads, data, floats(rows->nb[1])});
+    data += std::ssize(part.tokens) * floats(rows->nb[1]);
+  }
+}
+
 void GraphHook::write_rows(CapturedRows::Kind kind, ggml_tensor* dst, int ith, int nth,
                            LayerOps& ops) noexcept {
   GraphHook& hook = *ops.hook;
@@ -234,6 +248,7 @@ void GraphHook::write_rows(CapturedRows::Kind kind, ggml_tensor* dst, int ith, i
     ++(keys ? ops.keys_written : ops.values_written);
     if (hook.options_.capture)
       hook.capture(kind, ops.layer, rows, hook.layer_shape(ops.layer).n_kv_heads);
+    if (hook.options_.edit_rows) hook.edit(kind, ops.layer, rows);
   }
   const auto* data = static_cast<const char*>(rows->data);
   const auto stride = static_cast<std::int64_t>(rows->nb[1]);
@@ -321,7 +336,7 @@ bool GraphHook::reads_index(const AttendTask& task, const UbatchPart& part,
                             LayerIndex layer) const noexcept {
   const MemoryIndex* const index = part.memory->index();
   return index != nullptr && topk_.has_value() && index->ready() && part.want != Logits::kNone &&
-         takes_decode(task) && task.visible.front().end >= kMinIndexedTokens &&
+         takes_decode(task) && task.visible.front().end >= index->plan().min_tokens &&
          can_read_topk(task, index->layer(layer), index->plan().policy);
 }
 

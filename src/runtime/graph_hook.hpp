@@ -44,6 +44,7 @@ class GraphHook {
     bool deterministic = false;
     bool audit_reads = false;
     CaptureSink capture;
+    RowEditor edit_rows;
     CancelToken cancel;
   };
   GraphHook(Options options, AttendWorkspace workspace);
@@ -98,6 +99,7 @@ class GraphHook {
   void check_mask(const ggml_tensor* mask, std::int64_t window) noexcept;
   void capture(CapturedRows::Kind kind, LayerIndex layer, const ggml_tensor* rows,
                std::int64_t n_heads) noexcept;
+  void edit(CapturedRows::Kind kind, LayerIndex layer, const ggml_tensor* rows) noexcept;
   void check_before_attention(const ggml_tensor* node, const Reader& reader) noexcept;
 
   const LayerShape& layer_shape(LayerIndex layer) const noexcept {

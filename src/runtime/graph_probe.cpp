@@ -81,6 +81,7 @@ class Probe {
     if (!problem_ && node->op == GGML_OP_SET_ROWS && window_ == 0) see_store(node);
     if (!problem_ && node->op == GGML_OP_FLASH_ATTN_EXT) see_attention(node);
     if (!problem_ && node->op == GGML_OP_SOFT_MAX) see_softmax(node);
+    if (window_ == 0) ops_[node] = node->op;
     node->op = GGML_OP_NONE;  // nothing is computed
   }
 
@@ -128,6 +129,7 @@ class Probe {
                     " KV heads whose rows have other sizes");
     }
     layer->shape = {heads, dim_k, dim_v, 0};
+    if (first) layer->queries = trace_queries(node, dim_k, ops_);
     layer->n_heads = std::max(layer->n_heads, n_heads);
     ++layer->readers;
   }
@@ -162,6 +164,7 @@ class Probe {
 
   std::vector<ProbedLayer> layers_;
   std::vector<std::optional<bool>> windowed_;
+  NodeOps ops_;  // of the first batch's nodes
   std::int64_t window_ = 0;
   std::optional<Error> problem_;
 };

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/engine.hpp"
+#include "runtime/query_path.hpp"
 #include "volvelle/memory/kv_store.hpp"
 
 namespace volvelle {
@@ -17,6 +18,7 @@ struct ProbedLayer {
   LayerShape shape;  // no KV heads: the layer stores nothing
   int readers = 0;   // attention nodes that read this layer's rows (more than one: shared KV cache)
   int n_heads = 0;   // query heads, the most of all readers
+  QueryPath queries;  // of the first reader
 };
 
 /// [n_layers]. Refuses by name what is not causal attention over the rows of one sequence, with or

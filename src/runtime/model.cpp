@@ -48,7 +48,8 @@ Status require_agreement(const llama_model* model, const ModelInfo& info) {
 }
 
 /// The graph's own view of the layers takes the place of the metadata's.
-void take_layers(const std::vector<ProbedLayer>& probed, ModelInfo& info) {
+void take_layers(const std::vector<ProbedLayer>& probed, Model::Impl& impl) {
+  ModelInfo& info = impl.info;
   info.layers.clear();
   info.layer_readers.clear();
   info.n_heads = 0;
@@ -56,6 +57,7 @@ void take_layers(const std::vector<ProbedLayer>& probed, ModelInfo& info) {
     info.layers.push_back(layer.shape);
     info.layer_readers.push_back(layer.readers);
     info.n_heads = std::max(info.n_heads, layer.n_heads);
+    impl.queries.push_back(layer.queries);
   }
 }
 
@@ -109,7 +111,7 @@ Result<Model> Model::load(const std::filesystem::path& path, const ModelOptions&
   VOLVELLE_RETURN_IF_ERROR(require_agreement(impl->engine_model.get(), impl->info));
   VOLVELLE_ASSIGN_OR_RETURN(const std::vector<ProbedLayer> layers,
                             probe_layers(impl->engine_model.get()));
-  take_layers(layers, impl->info);
+  take_layers(layers, *impl);
   const llama_vocab* const vocab = llama_model_get_vocab(impl->engine_model.get());
   impl->info.n_vocab = llama_vocab_n_tokens(vocab);
   impl->info.rope.layout = layout_of(llama_model_rope_type(impl->engine_model.get()));

@@ -3,12 +3,14 @@
 #pragma once
 
 #include "runtime/engine.hpp"
+#include "runtime/query_path.hpp"
 #include "volvelle/runtime/model.hpp"
 
 namespace volvelle {
 
 struct Model::Impl {
   ModelInfo info;
+  std::vector<QueryPath> queries;  // [n_layers]
   engine::ModelPtr engine_model;
   std::unique_ptr<Tokenizer> tokenizer;
 };

@@ -125,7 +125,7 @@ Result<Session> Session::create(const Model& model, const SessionOptions& option
   impl->max_threads = std::max(n_threads, n_threads_batch);
   impl->hook = std::make_unique<GraphHook>(
       GraphHook::Options{impl->layout, info.layer_readers, options.deterministic,
-                         options.audit_reads, options.capture, options.cancel},
+                         options.audit_reads, options.capture, options.edit_rows, options.cancel},
       std::move(workspace));
 
   engine::ContextRequest request;

@@ -72,3 +72,16 @@ def test_absurd_plans_are_refused():
     volvelle("plan", "-m", SMOL, "-c", 10**9, code=2)
     volvelle("plan", "-m", "no-such-model.gguf", "-c", 10, code=1)
     volvelle("plan", "-m", WIRED, "-c", 10, "--memory", "nonsense", code=2)
+
+
+def test_an_index_is_planned_and_its_crossover_measured():
+    dense = volvelle("plan", "-m", SMOL, "-c", 4096, "--json").json
+    plan = volvelle("plan", "-m", SMOL, "-c", 4096, "--memory", "full+topk(k=128)", "--json").json
+    assert dense["bytes"]["index"] == 0 and dense["estimated"]["index_crossover"] is None
+    rows = plan["bytes"]["rows"]
+    assert 0.15 * rows < plan["bytes"]["index"] < 0.3 * rows
+    assert plan["estimated"]["index_crossover"] in [None, 1024, 2048, 4096]
+    # Below `min` nothing of the index is used.
+    none = volvelle("plan", "-m", SMOL, "-c", 2000, "--memory", "full+topk(k=128,min=4096)",
+                    "--json").json
+    assert none["bytes"]["index"] == 0

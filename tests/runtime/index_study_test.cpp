@@ -39,6 +39,10 @@ TEST(IndexStudy, FindsWhatAnotherProgramFoundAndOrdersCodesAsTheyMust) {
   for (const int rank : options.ranks) {
     const IndexStudyRow& saki = row_of(rows, "saki", rank);
     EXPECT_GT(saki.win_share, 0.9);
+    for (const char* weights : {"weight_svd", "schur"}) {
+      EXPECT_GT(saki.recall, row_of(rows, weights, rank, 0).recall) << weights;
+      EXPECT_LT(row_of(rows, weights, rank, 0).win_share, 0.5) << weights;
+    }
     for (const char* other : {"pca", "dims", "weighted_span", "raw_span"}) {
       EXPECT_GT(saki.recall, row_of(rows, other, rank).recall) << other;
       EXPECT_LT(saki.measured_error, row_of(rows, other, rank).measured_error) << other;

@@ -40,9 +40,14 @@ TEST(MemorySpec, ReadsEveryTerm) {
   EXPECT_EQ(parsed("window(1020,block=1)").window, (WindowTerm{1020, 1}));
 
   const MemorySpec topk = parsed("full+topk(k=64,index=pca,rank=32,bits=3,tail=none,cert=dither)");
-  EXPECT_EQ(topk.topk, (TopkTerm{64, std::nullopt, "pca", 3, 32, "none", "dither", "token"}));
+  EXPECT_EQ(topk.topk,
+            (TopkTerm{64, std::nullopt, "pca", 3, 32, "none", "dither", "token", std::nullopt}));
   const MemorySpec bounded = parsed("full+topk(max_error=0.05,index=saki,cert=exact)");
   EXPECT_EQ(bounded.topk->max_error, 0.05);
+  EXPECT_EQ(bounded.topk->min, std::nullopt);
+  EXPECT_EQ(parsed("full+topk(k=8,min=4096)").topk->min, 4096);
+  EXPECT_EQ(to_string(parsed("full+topk(min=4096,tail=none,k=8)")),
+            "full+topk(k=8,min=4096,tail=none)");
   EXPECT_EQ(bounded.topk->cert, "exact");
   EXPECT_EQ(bounded.topk->k, std::nullopt);
 
@@ -150,7 +155,10 @@ TEST(MemorySpec, UnknownNamesListTheKnownOnes) {
                          "tail", "store", "kv", "dense_layers"});
   expect_error("window(8,blok=1)", {"'blok'", "'window'", "known keys: block"});
   expect_error("sink(4,n=1)+window(8)", {"'n'", "'sink'", "known keys: none"});
-  expect_error("full+topk(k=1,foo=2)", {"'foo'", "k, max_error, index, bits, rank, tail, cert"});
+  expect_error("full+topk(k=1,foo=2)",
+               {"'foo'", "k, max_error, index, bits, rank, min, tail, cert"});
+  expect_error("full+topk(k=1,min=1023)", {"min of topk", "1024"});
+  expect_error("full+topk(k=1,min=x)", {"min of topk"});
   expect_error("full+topk(k=1,index=faiss)", {"'faiss'", "saki, pca, dims, exact"});
   expect_error("full+topk(k=1,tail=mean)", {"'mean'", "coded, none"});
   expect_error("full+topk(k=1,cert=maybe)", {"'maybe'", "exact, dither, none"});

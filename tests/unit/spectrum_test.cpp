@@ -154,14 +154,14 @@ TEST(RotationAverage, EqualsTheBruteForceAverage) {
   const std::vector<double> theta{1.0, 0.3, 0.05, 0.001, 0.0};
   Eigen::VectorXd mean(kDim);
   for (double& x : mean) x = normal(random);
-  for (const BandLayout layout : {BandLayout::kHalves, BandLayout::kNeighbours}) {
+  for (const PairLayout layout : {PairLayout::kHalves, PairLayout::kNeighbours}) {
     MatrixD sum = MatrixD::Zero(kDim, kDim);
     Eigen::VectorXd mean_sum = Eigen::VectorXd::Zero(kDim);
     for (int p = 17; p < 17 + 300; ++p) {
       MatrixD r = MatrixD::Zero(kDim, kDim);
       for (int b = 0; b < kBands; ++b) {
-        const int x = layout == BandLayout::kHalves ? b : 2 * b;
-        const int y = layout == BandLayout::kHalves ? b + kBands : 2 * b + 1;
+        const int x = layout == PairLayout::kHalves ? b : 2 * b;
+        const int y = layout == PairLayout::kHalves ? b + kBands : 2 * b + 1;
         const double angle = theta[static_cast<std::size_t>(b)] * p;
         r(x, x) = r(y, y) = std::cos(angle);
         r(y, x) = std::sin(angle);

@@ -19,6 +19,7 @@ struct NaturalNeedleOptions {
   std::int64_t n_predict = 30;
   bool chat = true;       // the model's chat template; else the question is a sentence's beginning
   bool isolated = false;  // the questions alone
+  MemoryFilter after_fold{};  // of each haystack's memory, before it is asked
 };
 
 /// The distances that will be asked at: those of the options, or those of evenly spaced needles.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -13,14 +14,18 @@
 
 namespace volvelle {
 
+/// A memory in place of the one that was read, for studies of compressed memories.
+using MemoryFilter = std::function<Result<ContextMemory>(ContextMemory)>;
+
 struct NeedleOptions {
   std::int64_t tokens = 8192;           // T; the question stands at position T
   std::int64_t chunk = 256;             // C
   std::vector<std::int64_t> distances;  // d = question's chunk - needle's chunk, 1 <= d <= T / C
   std::int64_t trials = 4;
   std::uint64_t seed = 1;
-  std::int64_t absent = 0;  // keys a trial that the haystack does not hold, asked as well
-  bool isolated = false;    // the questions alone, without the haystack: what guessing gives
+  std::int64_t absent = 0;    // keys a trial that the haystack does not hold, asked as well
+  bool isolated = false;      // the questions alone, without the haystack: what guessing gives
+  MemoryFilter after_fold{};  // of each haystack's memory, before it is asked
 };
 
 /// Distance 0 is the row of the absent keys, behind the others; there only "none" is correct.

@@ -27,7 +27,7 @@ struct PlanOptions {
 struct Plan {
   std::uint64_t weight_bytes = 0;   // the model file, as it is mapped
   std::uint64_t row_bytes = 0;      // keys and values of the planned tokens
-  std::uint64_t index_bytes = 0;    // no index is built
+  std::uint64_t index_bytes = 0;    // codes of the planned tokens, of a spec with topk
   std::uint64_t scratch_bytes = 0;  // of attention
   std::uint64_t program_bytes = 0;  // program, vocabulary and the engine's buffers, measured
   std::uint64_t total_bytes = 0;
@@ -36,6 +36,9 @@ struct Plan {
   double decode_ms = 0;              // per token behind the planned tokens, estimated
   double attention_ms = 0;           // of decode_ms
   double fold_seconds = 0;           // reading the planned tokens, estimated
+  /// Of a spec with topk: the length, doubled from 1,024 up to the planned one, from which on reads
+  /// through the index measured faster than exact ones; 0: none. For `min` of the spec.
+  std::int64_t crossover = 0;
 };
 
 /// Bytes of rows that a memory has at most while it reads `n_tokens` tokens.

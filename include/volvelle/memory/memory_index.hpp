@@ -22,18 +22,22 @@
 
 namespace volvelle {
 
+/// Below so many tokens all reads are exact, whatever a spec asks for: a code of fewer rows says
+/// little about a head. From how many on an index is faster depends on the machine and the model
+/// (`volvelle plan` measures it); a spec says it (`min=N`), so that answers depend on no clock.
+inline constexpr std::int64_t kMinIndexedTokens = 1024;
+
 /// What a topk term asks for, in numbers.
 struct IndexPlan {
   IndexOptions options;
   TopkPolicy policy;
   std::optional<LayerRange> dense_layers;
+  std::int64_t min_tokens = kMinIndexedTokens;
   bool block_anchored = false;  // options.frame is the model's, known when the code is made
 };
 /// The plan of a supported spec with a topk term.
 Result<IndexPlan> index_plan(const MemorySpec& spec);
 
-/// Below so many tokens all reads are exact: the code would read about as much as it saves.
-inline constexpr std::int64_t kMinIndexedTokens = 1024;
 /// Queries are kept of every second of the last so many positions.
 inline constexpr std::int64_t kQueryPositions = 1024;
 

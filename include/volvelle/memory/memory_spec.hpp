@@ -34,9 +34,10 @@ struct TopkTerm {
   std::string index = "saki";       // saki | pca | dims | exact
   std::optional<int> bits;
   std::optional<int> rank;
-  std::string tail = "coded";    // coded | none
-  std::string cert = "none";     // exact | dither | none
-  std::string anchor = "token";  // token | block: what keys are coded relative to
+  std::string tail = "coded";       // coded | none
+  std::string cert = "none";        // exact | dither | none
+  std::string anchor = "token";     // token | block: what keys are coded relative to
+  std::optional<std::int64_t> min;  // tokens of a memory below which all keys are read
   bool operator==(const TopkTerm&) const = default;
 };
 

@@ -34,6 +34,20 @@ struct CapturedRows {
 /// Called on an engine thread while the graph runs; must not throw.
 using CaptureSink = std::function<void(const CapturedRows&)>;
 
+/// Keys or values of one layer and ubatch before they are stored; as CapturedRows, to be changed.
+struct EditableRows {
+  CapturedRows::Kind kind = CapturedRows::Kind::kKey;
+  LayerIndex layer;
+  Position first_position;
+  std::int64_t n_tokens = 0;
+  std::int64_t n_heads = 0;
+  std::int64_t head_dim = 0;
+  float* data = nullptr;  // (token, head, i) at [token * token_stride + head * head_dim + i]
+  std::ptrdiff_t token_stride = 0;
+};
+/// Called on an engine thread while the graph runs; must not throw.
+using RowEditor = std::function<void(const EditableRows&)>;
+
 /// Called on an engine thread after a layer's attention of a ubatch, for each memory of the ubatch,
 /// with the rows that the layer reads and the queries; must not throw. Other threads wait
 /// meanwhile.
@@ -51,6 +65,8 @@ struct SessionOptions {
   KvTypes kv;
   CancelToken cancel;
   CaptureSink capture;
+  /// Changes what is stored, for studies of damaged memories; keys after RoPE. Slow.
+  RowEditor edit_rows;
 };
 
 /// Tokens for one memory, as part of a batch.

@@ -1,0 +1,144 @@
+// A node's parameters as one of the known scalings: a factor alone is linear scaling, a mix is
+// YaRN, a tensor of divisors (llama3, LongRoPE) divides frequencies one by one.
+#include "eval/model_rotation.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+#include "base/result_macros.hpp"
+#include "runtime/model_weights.hpp"
+
+namespace volvelle {
+namespace {
+
+Error unsupported(const std::string& what) {
+  return Error{ErrorCode::kUnsupported, "rotation: " + what};
+}
+
+Result<std::vector<double>> factors_of(const Model& model, const RopeNode& node) {
+  if (node.factors.empty()) return std::vector<double>();
+  VOLVELLE_ASSIGN_OR_RETURN(const ModelWeights weights, ModelWeights::open(model));
+  VOLVELLE_ASSIGN_OR_RETURN(const std::vector<float> values, weights.rows(node.factors));
+  return std::vector<double>(values.begin(), values.end());
+}
+
+/// Where the metadata of a model says something else than a node of layers without a window.
+void compare_with_metadata(const RopeConfig& metadata, const RopeNode& node,
+                           std::vector<std::string>& notes) {
+  const auto differs = [&](const char* what, double said, double used) {
+    if (std::abs(said - used) <= 1e-6 * std::abs(said)) return;
+    std::ostringstream line;
+    line << "metadata say " << what << ' ' << said << ", the graph uses " << used;
+    notes.push_back(line.str());
+  };
+  differs("base", metadata.freq_base, node.base);
+  differs("rotated dimensions", metadata.rotated_dims, node.rotated_dims);
+  const bool scaled =
+      metadata.scaling == RopeScaling::kLinear || metadata.scaling == RopeScaling::kYarn;
+  differs("factor", scaled ? metadata.scale_factor : 1.0, 1.0 / node.frequency_scale);
+  if (metadata.frequency_factors != !node.factors.empty())
+    notes.push_back(metadata.frequency_factors
+                        ? "the file has factors of frequencies that the graph does not use"
+                        : "the graph divides frequencies by " + node.factors +
+                              ", of which metadata say nothing");
+}
+
+std::string layers_text(const std::vector<int>& layers) {
+  std::string text = layers.size() == 1 ? "layer" : "layers";
+  for (const int layer : layers) text += ' ' + std::to_string(layer);
+  return text;
+}
+
+}  // namespace
+
+std::string describe(const RopeNode& node) {
+  std::ostringstream line;
+  const bool halves = node.layout == RopeLayout::kHalfSplit;
+  line << "pairs "
+       << (halves ? "(i, i + " + std::to_string(node.rotated_dims / 2) + ")"
+                  : std::string("(2 i, 2 i + 1)"))
+       << ", base " << node.base;
+  if (node.frequency_scale != 1.0) line << ", factor " << 1.0 / node.frequency_scale;
+  if (node.extrapolation != 0.0) line << " (yarn from " << node.original_context << ")";
+  if (!node.factors.empty()) line << ", divided by " << node.factors;
+  return line.str();
+}
+
+Result<BandFrequencies> node_frequencies(const RopeNode& node, std::vector<double> factors) {
+  if (node.layout != RopeLayout::kAdjacentPairs && node.layout != RopeLayout::kHalfSplit)
+    return unsupported("queries are not rotated in plain pairs");
+  if (node.extrapolation != 0.0 && (node.extrapolation != 1.0 || !factors.empty()))
+    return unsupported("YaRN with a mix of its own, or with a tensor of factors, is not known");
+  RotaryConfig config;
+  config.rotated_dims = node.rotated_dims;
+  config.base = node.base;
+  config.factor = 1.0 / node.frequency_scale;
+  config.original_context = node.original_context;
+  config.beta_fast = node.beta_fast;
+  config.beta_slow = node.beta_slow;
+  config.attention_factor = node.attention_factor;
+  if (node.extrapolation != 0.0) {
+    config.scaling = BandScaling::kYarn;
+    config.attention_factor *= 1.0 + 0.1 * std::log(config.factor);  // as the op does
+  } else if (!factors.empty()) {
+    config.scaling = BandScaling::kLongRope;
+    factors.resize(static_cast<std::size_t>(node.rotated_dims / 2));
+    for (double& divisor : factors) divisor *= config.factor;
+    config.factor = 1.0;
+    config.divisors = std::move(factors);
+  } else if (config.factor != 1.0) {
+    config.scaling = BandScaling::kLinear;
+  }
+  return band_frequencies(config);
+}
+
+const RotationGroup* ModelRotations::of(int layer) const noexcept {
+  for (const RotationGroup& group : groups) {
+    if (std::find(group.layers.begin(), group.layers.end(), layer) != group.layers.end())
+      return &group;
+  }
+  return nullptr;
+}
+
+Result<ModelRotations> model_rotations(const Model& model) {
+  ModelRotations found;
+  std::vector<int> unknown;
+  std::string why;
+  const auto paths = query_paths(model);
+  for (int layer = 0; layer < std::ssize(paths); ++layer) {
+    const LayerShape& shape = model.info().layers[static_cast<std::size_t>(layer)];
+    if (shape.n_kv_heads == 0) continue;
+    const QueryPath& path = paths[static_cast<std::size_t>(layer)];
+    if (!path.rope) {
+      unknown.push_back(layer);
+      why = path.unknown.empty() ? "not rotated" : path.unknown;
+      continue;
+    }
+    const auto same = [&](const RotationGroup& group) {
+      return group.node == *path.rope && group.window == shape.window;
+    };
+    auto group = std::find_if(found.groups.begin(), found.groups.end(), same);
+    if (group == found.groups.end()) {
+      VOLVELLE_ASSIGN_OR_RETURN(std::vector<double> factors, factors_of(model, *path.rope));
+      VOLVELLE_ASSIGN_OR_RETURN(BandFrequencies bands,
+                                node_frequencies(*path.rope, std::move(factors)));
+      found.groups.push_back({*path.rope, std::move(bands), {}, shape.window});
+      group = std::prev(found.groups.end());
+    }
+    group->layers.push_back(layer);
+  }
+  if (found.groups.empty())
+    return unsupported("no layer of this model rotates its queries in a way that is known (" +
+                       (why.empty() ? std::string("it has no attention") : why) +
+                       "), so positions say nothing about its reach");
+  std::stable_sort(found.groups.begin(), found.groups.end(),
+                   [](const auto& a, const auto& b) { return a.window == 0 && b.window > 0; });
+  if (!unknown.empty())
+    found.notes.push_back(layers_text(unknown) + " left out: queries are " + why);
+  if (found.groups.front().window == 0)
+    compare_with_metadata(model.info().rope, found.groups.front().node, found.notes);
+  return found;
+}
+
+}  // namespace volvelle
