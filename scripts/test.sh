@@ -3,9 +3,10 @@
 #
 #   scripts/test.sh           release build with all fast tests, then unit and law tests under the
 #                             address and undefined-behaviour sanitizers
-#   scripts/test.sh --full    also the thread sanitizer, the address sanitizer with the engine, the
-#                             whole stack on an older instruction set, and (if clang 16 is there:
-#                             scripts/setup.sh --dev) fuzzing
+#   scripts/test.sh --full    also the law tests that the sanitizers left out, the thread sanitizer,
+#                             the address sanitizer with the engine, the whole stack on an older
+#                             instruction set, and (if clang 16 is there: scripts/setup.sh --dev)
+#                             fuzzing
 #
 # A stage that fails does not stop the later ones; the exit code is 0 only if all passed.
 set -euo pipefail
@@ -77,7 +78,11 @@ fuzz() {
   done
 }
 
+# Minutes of arithmetic through code that the other law tests run as well.
+long_laws='fold_test|fold_precision|mutation|attend_bits'
+
 full_stages() {
+  stage "sanitizers, long tests" tests asan '^law$' -R "$long_laws" -j "$jobs"
   # The folds of the law tests add minutes of arithmetic here, but no threads that attend_* lacks.
   stage "thread sanitizer" sanitized tsan -E 'fold_|mutation|wired'
   stage "address sanitizer with the engine" sanitized_engine
@@ -103,7 +108,7 @@ main() {
   # One at a time: the engine's threads want all cores.
   stage "tests on real models" tests release '^runtime$'
   stage "command line tests" command_line_tests
-  stage "sanitizers" sanitized asan
+  stage "sanitizers" sanitized asan -E "$long_laws"
   ((full)) && full_stages
   if ((${#failed[@]} > 0)); then
     printf '\ntest.sh: failed in %d s: %s\n' $SECONDS "$(IFS=,; echo "${failed[*]}")"

@@ -35,9 +35,11 @@ void declare(CLI::App& app, AnalyzeFlags& flags) {
                  "configuration says");
   app.add_option("--tokens", flags.tokens, "The first so many tokens of the text")
       ->check(CLI::Range(std::int64_t{64}, std::int64_t{1} << 30))
+      ->needs(app.get_option("--file"))
       ->capture_default_str();
   app.add_option("--distance", flags.distance, "Longest distance of the logit curves")
       ->check(CLI::Range(std::int64_t{8}, std::int64_t{1} << 20))
+      ->needs(app.get_option("--file"))
       ->capture_default_str();
   app.add_option("--length", flags.length, "Search aliases of positions up to this distance")
       ->check(CLI::Range(std::int64_t{16}, std::int64_t{1} << 24))
@@ -64,18 +66,26 @@ Json facts_json(const RotaryFacts& facts) {
             {"4096", facts.address_capacity[2]}}}};
 }
 
+std::string or_never(std::int64_t distance) {
+  return distance < 0 ? "never" : std::to_string(distance);
+}
+
 std::string facts_text(const RotaryFacts& facts) {
   return fmt::format(
       "wavelengths: {:.4g} to {:.6g} positions in {} bands\n"
       "a key's address is alike itself by less than .75, .5, .25, 0 from distance {}, {}, {}, {} "
       "on\n"
-      "it comes back most strongly at {} ({:.3f}); the slowest band alone at {}\n"
+      "it comes back most strongly at {}; the slowest band alone at {}\n"
       "others of random address that a key is told from at distance 64, 512, 4096: {:.3g}, {:.3g}, "
       "{:.3g}\n",
       facts.wavelengths.front(), facts.wavelengths.back(), facts.wavelengths.size(),
-      facts.crossings[0], facts.crossings[1], facts.crossings[2], facts.crossings[3],
-      facts.kernel_alias.distance, facts.kernel_alias.value, facts.band_alias,
-      facts.address_capacity[0], facts.address_capacity[1], facts.address_capacity[2]);
+      or_never(facts.crossings[0]), or_never(facts.crossings[1]), or_never(facts.crossings[2]),
+      or_never(facts.crossings[3]),
+      facts.kernel_alias.distance < 0
+          ? "no distance that was looked at"
+          : fmt::format("{} ({:.3f})", facts.kernel_alias.distance, facts.kernel_alias.value),
+      or_never(facts.band_alias), facts.address_capacity[0], facts.address_capacity[1],
+      facts.address_capacity[2]);
 }
 
 /// Four digits are enough for figures, and keep reports short.
@@ -120,19 +130,24 @@ std::vector<double> column(const std::vector<RotaryHead>& heads, double RotaryHe
 }
 
 std::string heads_text(const std::vector<RotaryHead>& heads) {
-  const std::vector<double> shares = column(heads, &RotaryHead::query_share);
+  if (heads.empty()) return "no head could be studied; see the notes\n";
+  std::vector<double> shares = column(heads, &RotaryHead::query_share);
+  std::erase(shares, 0.0);  // not known
+  const std::string weights_text =
+      shares.empty() ? "what the weights allow is not known"
+                     : fmt::format("{:.1f} % of what the weights allow (median; {:.1f} % at most)",
+                                   100.0 * median(shares), 100.0 * quantile(shares, 1.0));
   std::string text = fmt::format(
       "predicted against measured logit curves, median over {} heads: detrended r {:.3f} (raw "
       "{:.3f}, "
       "linear {:.3f}; noise allows {:.3f})\n"
       "attention on the first four tokens: median {:.2f}; effective rank of keys: median {:.1f}\n"
-      "longest query bands reach {:.1f} % of what the weights allow (median; {:.1f} % at most)\n"
+      "longest query bands: {}\n"
       "heads in which the key behind an earlier occurrence stands out most:\n",
       heads.size(), median(column(heads, &RotaryHead::detrended_r)),
       median(column(heads, &RotaryHead::raw_r)), median(column(heads, &RotaryHead::linear_r)),
       median(column(heads, &RotaryHead::ceiling_r)), median(column(heads, &RotaryHead::sink_mass)),
-      median(column(heads, &RotaryHead::key_rank)), 100.0 * median(shares),
-      100.0 * quantile(shares, 1.0));
+      median(column(heads, &RotaryHead::key_rank)), weights_text);
   std::vector<RotaryHead> best = heads;
   std::sort(best.begin(), best.end(),
             [](const RotaryHead& a, const RotaryHead& b) { return a.induction_z > b.induction_z; });
@@ -185,10 +200,15 @@ Status add_heads(const AnalyzeFlags& flags, const Model& model, ModelRotations& 
 
 std::string left_out_note(const Model& model) {
   const auto& layers = model.info().layers;
-  const auto n = std::count_if(layers.begin(), layers.end(),
-                               [](const LayerShape& layer) { return layer.window > 0; });
+  std::int64_t n = 0;
+  for (std::size_t i = 0; i < layers.size(); ++i)
+    n += layers[i].n_kv_heads > 0 && (layers[i].window > 0 || model.info().layer_readers[i] != 1);
   if (n == 0) return {};
-  return fmt::format("the heads of {} layers with a window of their own are left out", n);
+  return fmt::format(
+      "the heads of {} layers with a window of their own, or whose rows other layers read, are "
+      "left "
+      "out",
+      n);
 }
 
 Result<Report> run(const AnalyzeFlags& flags, Console& console) {

@@ -175,18 +175,18 @@ if (heads.length > 0) {
   maps.forEach(heatMap);
   show(heads.reduce((a, b) => b.induction_z > a.induction_z ? b : a));
 } else {
-  byId("maps").textContent = "Give a text (-f) to see what the heads do.";
+  byId("maps").textContent = data.text ? "No head of this model could be studied; see the notes."
+    : "Give a text (-f) to see what the heads do.";
   for (const id of ["chosen", "curve"]) byId(id).hidden = true;
 }
 document.documentElement.dataset.drawn = String(heads.length);
 </script></body></html>
 )html";
 
-// A string may hold "</script>".
+// Names may hold anything, "</script>" too.
 std::string embedded(const Json& json) {
-  std::string text = to_line(json);
-  for (std::size_t at = 0; (at = text.find("</", at)) != std::string::npos; at += 3)
-    text.replace(at, 2, "<\\/");
+  std::string text;
+  for (const char c : to_line(json)) text += c == '<' ? std::string("\\u003c") : std::string(1, c);
   return text;
 }
 

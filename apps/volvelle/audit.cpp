@@ -51,6 +51,8 @@ void declare(CLI::App& app, AuditFlags& flags) {
                  "'full', full for anything else")
       ->check(CLI::IsMember({"llama", "full"}));
   declare_bounds(app, flags.bounds);
+  for (const char* other : {"--against", "--last", "--chunk", "--calibration", "--ctx-size"})
+    app.get_option("--bounds")->excludes(app.get_option(other));
 }
 
 // Nothing is dropped or estimated; only the storage types may differ.
@@ -215,8 +217,10 @@ Status require_equal_types(const MemorySpec& spec) {
 Result<Report> run(const AuditFlags& flags, Console& console) {
   VOLVELLE_ASSIGN_OR_RETURN(const MemorySpec spec, effective_spec(flags.memory));
   if (flags.bounds.bounds) {
-    if (!flags.against.empty() || !flags.memory.calibration.empty())
-      return usage_error("--bounds has no use for --against and --calibration: leave them out");
+    if (spec.topk || spec.kv)
+      return usage_error(
+          "--bounds edits the exact keys of a text: of the spec it takes only a "
+          "window, whose dropped rows it evicts; leave topk and kv out");
     return audit_bounds(flags.model, spec, flags.bounds, flags.file, flags.tokens, console);
   }
   if (flags.last >= flags.tokens) {

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/result_macros.hpp"
 #include "eval/edit_study.hpp"
 #include "text_input.hpp"
@@ -43,6 +45,8 @@ Json weight_json(const WeightStudyRow& row) {
   Json json = {
       {"edit", row.edit}, {"mean_variation", row.mean_variation}, {"mean_bound", row.mean_bound}};
   json.update(summary_json(row.found));
+  json["output_largest"] = row.outputs.largest;
+  json["layer_largest"] = row.layers.n > 0 ? Json(row.layers.largest) : Json();
   return json;
 }
 
@@ -85,9 +89,12 @@ std::string report_text(const EditStudy& study, const Json& json) {
       fmt::format("{} edited scores, {} above their bound, {:.1f} s ({:.1f} million a second)\n\n",
                   total.n, total.violations, study.seconds,
                   study.seconds > 0.0 ? 1e-6 * static_cast<double>(total.n) / study.seconds : 0.0);
+  if (total.n == 0) text += "nothing was audited: no layer could be studied\n";
   text += "Change of a score over its bound, by edit of keys\n\n" +
           render_rows(json["rows"], TableFormat::kMarkdown) +
-          "\nVariation of a read's weights over its bound\n\n" +
+          "\nVariation of a read's weights over its bound; largest changes of outputs and of "
+          "layers over "
+          "theirs\n\n" +
           render_rows(json["weights"], TableFormat::kMarkdown) +
           "\nBounds broken on purpose; each must be found\n\n" +
           render_rows(json["controls"], TableFormat::kMarkdown);
@@ -104,13 +111,19 @@ std::string report_text(const EditStudy& study, const Json& json) {
   return text;
 }
 
-/// A control that finds nothing says that the audit is blind.
+/// Nothing audited, or a control that finds nothing, says that the audit is blind.
 bool sound(const EditStudy& study) {
-  if (total_of(study).violations > 0 || study.from_weights.violations > 0) return false;
-  for (const WeightStudyRow& row : study.weights) {
-    if (row.found.violations > 0) return false;
-  }
-  return true;
+  const RatioSummary total = total_of(study);
+  if (total.n == 0 || total.violations > 0 || study.from_weights.violations > 0 ||
+      study.query_lengths.violations > 0)
+    return false;
+  const bool weights =
+      std::all_of(study.weights.begin(), study.weights.end(), [](const WeightStudyRow& row) {
+        return row.found.violations == 0 && row.outputs.violations == 0 &&
+               row.layers.violations == 0;
+      });
+  return weights && std::all_of(study.controls.begin(), study.controls.end(),
+                                [](const auto& control) { return control.found.violations > 0; });
 }
 
 }  // namespace
@@ -120,6 +133,7 @@ void declare_bounds(CLI::App& app, BoundsFlags& flags) {
                "Instead: edits of the text's keys against the bounds of what they can change");
   app.add_option("--queries", flags.queries, "With --bounds: late positions of each head that ask")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 12))
+      ->needs(app.get_option("--bounds"))
       ->capture_default_str();
 }
 

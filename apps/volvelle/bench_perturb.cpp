@@ -21,9 +21,10 @@ struct PerturbFlags {
 void declare(CLI::App& app, PerturbFlags& flags) {
   PerturbOptions& options = flags.options;
   add_engine_flags(app, flags.model, ModelFlag::kRequired);
-  app.add_option("-f,--file", flags.file,
-                 "A book, or the name of one in the cache folder's texts/ (not for the wired "
-                 "retriever)");
+  CLI::Option* const book =
+      app.add_option("-f,--file", flags.file,
+                     "A book, or the name of one in the cache folder's texts/ (not for the wired "
+                     "retriever)");
   app.add_option("--tokens", options.tokens, "Length of a document, a multiple of --chunk")
       ->check(CLI::Range(std::int64_t{256}, std::int64_t{1} << 30))
       ->capture_default_str();
@@ -32,9 +33,11 @@ void declare(CLI::App& app, PerturbFlags& flags) {
       ->capture_default_str();
   app.add_option("--texts", options.texts, "Documents of the perplexity")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20))
+      ->needs(book)
       ->capture_default_str();
   app.add_option("--choices", options.choices, "Questions of the 4-way choice")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20))
+      ->needs(book)
       ->capture_default_str();
   app.add_option("--trials", options.trials, "Haystacks for each of three distances (0: none)")
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 20))

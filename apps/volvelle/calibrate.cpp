@@ -64,6 +64,10 @@ Result<Report> run(const CalibrateFlags& flags, Console& console) {
     return usage_error(
         fmt::format("--memory '{}' has no index; use e.g. 'full+topk(k=128)'", to_string(spec)));
   }
+  if (spec.topk->min)
+    return usage_error(
+        "min of topk says from when on an index is read: it is no part of a "
+        "calibration, leave it out");
   VOLVELLE_ASSIGN_OR_RETURN(const auto model_path, find_input(flags.model.model, "models"));
   VOLVELLE_RETURN_IF_ERROR(check_output(flags.output, {model_path}));
   VOLVELLE_ASSIGN_OR_RETURN(const Model model, load_model(model_path, console));

@@ -63,7 +63,7 @@ std::string certificate_text(const MemorySpec& spec, const ReadStatistics& reads
   if (reads.certified > reads.dense)
     line += fmt::format(", worst bound of the weights' total variation {:.4f}{}", reads.worst_bound,
                         spec.topk->cert == "dither" ? " (with probability, see docs)" : "");
-  if (reads.reads > 0 && reads.dense == reads.reads)
+  if (reads.reads > 0 && reads.unindexed == reads.reads)
     return line + fmt::format(", all in full; an index is used from {} tokens on",
                               spec.topk->min.value_or(kMinIndexedTokens));
   if (reads.dense > 0)

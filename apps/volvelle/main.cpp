@@ -29,7 +29,7 @@ constexpr int kInterrupted = 130;
 
 // Commands of the design that a later version brings. They are not listed in --help.
 constexpr std::array kLaterCommands{"train", "serve"};
-constexpr std::array kLaterBenches{"stream", "perturb", "recall", "mqar"};
+constexpr std::array kLaterBenches{"stream", "recall", "mqar"};
 
 int exit_code(ErrorCode code) {
   switch (code) {

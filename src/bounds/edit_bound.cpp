@@ -122,6 +122,8 @@ Result<QueryFactor> query_factor(const BandLayout& layout, const QueryWeights& w
 Result<QueryFactor> normalised_query_factor(const BandLayout& layout, std::span<const float> gain) {
   if (const Status sound = check(layout); !sound.ok()) return sound.error();
   if (std::ssize(gain) != layout.head_dim) return invalid("expected a gain for each dimension");
+  if (!std::all_of(gain.begin(), gain.end(), [](float g) { return std::isfinite(g); }))
+    return Error{ErrorCode::kNumeric, "edit bound: a gain is NaN or infinite"};
   // q = gain * u, |u| <= sqrt(head_dim) over all bands: |s' - s| <= |u| sqrt(sum max gain_b^2
   // a_b^2).
   const double root = std::sqrt(static_cast<double>(layout.head_dim));

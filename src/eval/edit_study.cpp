@@ -8,7 +8,7 @@
 
 #include "base/clock.hpp"
 #include "base/result_macros.hpp"
-#include "bounds/weight_variation.hpp"
+#include "bounds/output_bound.hpp"
 #include "eval/head_capture.hpp"
 #include "eval/head_weights.hpp"
 #include "eval/key_edits.hpp"
@@ -55,21 +55,79 @@ AskedQueries ask(const HeadSample& sample, const RotationGroup& rotation, bool r
   return asked;
 }
 
+/// The projection behind the heads of a layer, [n_embd, n_heads * value_dim]; nothing if unknown.
+struct OutputProjection {
+  std::vector<float> weight;
+  int n_columns = 0;
+};
+
+Result<OutputProjection> output_projection(const Model& model, const ModelWeights& weights,
+                                           int layer) {
+  const std::string name = "blk." + std::to_string(layer) + ".attn_output.weight";
+  const LayerShape& shape = model.info().layers[static_cast<std::size_t>(layer)];
+  const int n_heads = query_paths(model)[static_cast<std::size_t>(layer)].n_heads;
+  const auto size = weights.shape(name);
+  if (!size || size->n_columns != n_heads * shape.head_dim_v)
+    return Error{ErrorCode::kUnsupported,
+                 "weights: no output projection of layer " + std::to_string(layer) +
+                     " that fits its heads, so its changes are not bounded"};
+  VOLVELLE_ASSIGN_OR_RETURN(std::vector<float> weight, weights.rows(name));
+  return OutputProjection{std::move(weight), static_cast<int>(size->n_columns)};
+}
+
+/// What all heads of a layer together change at one position.
+struct LayerChange {
+  std::vector<double> sum;            // [n_embd]
+  std::vector<double> norms, bounds;  // [n_heads]
+};
+
+void add_head(const OutputProjection& output, int head, const ReadCertificate& found, double norm,
+              LayerChange& change) {
+  const auto columns = static_cast<std::size_t>(output.n_columns);
+  const std::size_t dim = found.change.size();
+  change.sum.resize(output.weight.size() / columns, 0.0);
+  for (std::size_t row = 0; row < change.sum.size(); ++row) {
+    const float* const w =
+        output.weight.data() + row * columns + static_cast<std::size_t>(head) * dim;
+    for (std::size_t i = 0; i < dim; ++i)
+      change.sum[row] += static_cast<double>(w[i]) * found.change[i];
+  }
+  change.norms.push_back(norm);
+  change.bounds.push_back(found.change_bound);
+}
+
+double length_of(std::span<const double> x) {
+  double square = 0.0;
+  for (const double value : x) square += value * value;
+  return std::sqrt(square);
+}
+
+/// One layer to be studied.
+struct LayerTask {
+  int layer = 0;
+  const std::vector<HeadSample>& samples;
+  const RotationGroup& rotation;
+  std::vector<QueryFactor> factors;  // or none
+  OutputProjection output;           // or nothing
+  bool plain = true;                 // attention weights are a softmax of nothing but products
+};
+
 class Study {
  public:
   Study(const EditStudyOptions& options, const MemorySpec& spec) : options_(options), spec_(spec) {
     for (const char* edit : edit_names()) {
       for (const char* path : kPaths) study_.rows.push_back({edit, path, {}});
-      study_.weights.push_back({edit, {}, 0.0, 0.0});
+      study_.weights.push_back({edit, {}, 0.0, 0.0, {}, {}});
     }
-    study_.weights.push_back({"evict", {}, 0.0, 0.0});
+    study_.weights.push_back({"evict", {}, 0.0, 0.0, {}, {}});
     study_.controls = {{"half of the edit, single bands", {}},
                        {"bands paired wrongly, single bands", {}},
                        {"no slack for rounding, single bands in bf16", {}}};
   }
 
-  void add_layer(int layer, const std::vector<HeadSample>& samples, const RotationGroup& rotation,
-                 const std::vector<QueryFactor>& factors) {
+  Status add_layer(const LayerTask& task) {
+    const auto& [layer, samples, rotation, factors, output, plain] = task;
+    changes_.assign(study_.weights.size(), {});
     for (std::size_t kv = 0; kv < samples.size(); ++kv) {
       const HeadSample& sample = samples[kv];
       const BandLayout layout{rotation.node.layout, sample.dim, rotation.node.rotated_dims};
@@ -78,14 +136,23 @@ class Study {
       const AskedQueries rounded = ask(sample, rotation, true, options_);
       for (std::size_t i = 0; i < study_.rows.size(); ++i) {
         const bool in_bfloat = study_.rows[i].path == kPaths[1];
-        audit(sample, layout, in_bfloat ? rounded : exact, in_bfloat, study_.rows[i]);
+        VOLVELLE_RETURN_IF_ERROR(
+            audit(sample, layout, in_bfloat ? rounded : exact, in_bfloat, study_.rows[i]));
       }
-      add_weights(sample, layout, exact);
+      if (plain)
+        VOLVELLE_RETURN_IF_ERROR(add_weights(sample, static_cast<int>(kv), layout, exact, output));
       if (factors.empty()) continue;
-      add_factors(sample, layout, exact,
-                  std::span(factors).subspan(kv * static_cast<std::size_t>(sample.group),
-                                             static_cast<std::size_t>(sample.group)));
+      VOLVELLE_RETURN_IF_ERROR(
+          add_factors(sample, layout, exact,
+                      std::span(factors).subspan(kv * static_cast<std::size_t>(sample.group),
+                                                 static_cast<std::size_t>(sample.group))));
     }
+    for (std::size_t row = 0; row < changes_.size(); ++row) {
+      for (const LayerChange& change : changes_[row])
+        study_.weights[row].layers.add(
+            change_ratio(length_of(change.sum), layer_change(change.norms, change.bounds)));
+    }
+    return {};
   }
 
   EditStudy finish(double seconds, std::vector<std::string> notes) {
@@ -100,12 +167,13 @@ class Study {
   }
 
  private:
-  void audit(const HeadSample& sample, const BandLayout& layout, const AskedQueries& asked,
-             bool in_bfloat, EditStudyRow& row) {
+  Status audit(const HeadSample& sample, const BandLayout& layout, const AskedQueries& asked,
+               bool in_bfloat, EditStudyRow& row) {
     std::vector<float> stored = sample.keys;
     if (in_bfloat) round_to_bfloat(stored);
     std::vector<int> bands;
-    std::vector<float> edited = edited_keys(row.edit, layout, stored, seed_, bands);
+    VOLVELLE_ASSIGN_OR_RETURN(std::vector<float> edited,
+                              edited_keys(row.edit, layout, stored, seed_, bands));
     if (in_bfloat) round_to_bfloat(edited);
     std::vector<std::int64_t> positions(static_cast<std::size_t>(sample.n));
     for (std::size_t t = 0; t < positions.size(); ++t) positions[t] = static_cast<std::int64_t>(t);
@@ -114,10 +182,12 @@ class Study {
     task.edited_bands = bands;
     task.query_slack = in_bfloat ? kBfloatTurn : kFloatTurn;
     audit_edits(task, row.found);
-    if (bands.empty()) return;
-    if (in_bfloat)
-      return add_control(
+    if (bands.empty()) return {};
+    if (in_bfloat) {
+      add_control(
           2, [&] { task.rounding = false; }, task);
+      return {};
+    }
     add_control(
         0, [&] { task.edit_factor = 0.5; }, task);
     task.edit_factor = 1.0;
@@ -128,6 +198,7 @@ class Study {
                                                                        : RopeLayout::kHalfSplit;
         },
         task);
+    return {};
   }
 
   template <class Break>
@@ -139,27 +210,49 @@ class Study {
   }
 
   /// Certificates of whole reads, at the queries' own positions.
-  void add_weights(const HeadSample& sample, const BandLayout& layout, const AskedQueries& asked) {
-    for (WeightStudyRow& row : study_.weights) {
+  Status add_weights(const HeadSample& sample, int kv, const BandLayout& layout,
+                     const AskedQueries& asked, const OutputProjection& output) {
+    const double radius = value_radius(sample.values, sample.value_dim);
+    const auto step = static_cast<std::size_t>(options_.turns) + 1;
+    std::vector<double> norms;
+    for (int g = 0; g < sample.group && output.n_columns > 0; ++g)
+      norms.push_back(spectral_norm(output.weight, output.n_columns,
+                                    (kv * sample.group + g) * sample.value_dim, sample.value_dim));
+    for (std::size_t edited_row = 0; edited_row < study_.weights.size(); ++edited_row) {
+      WeightStudyRow& row = study_.weights[edited_row];
       std::vector<int> bands;
       const bool evicts = row.edit == "evict";
-      const std::vector<float> edited =
-          evicts ? std::vector<float>() : edited_keys(row.edit, layout, sample.keys, seed_, bands);
-      for (std::size_t i = 0; i < asked.heads.size();
-           i += static_cast<std::size_t>(options_.turns) + 1) {
+      std::vector<float> edited;
+      if (!evicts) {
+        VOLVELLE_ASSIGN_OR_RETURN(edited, edited_keys(row.edit, layout, sample.keys, seed_, bands));
+      }
+      for (std::size_t i = 0; i < asked.heads.size(); i += step) {
         const ReadQuestion question{layout,
                                     std::span(asked.rows)
                                         .subspan(i * static_cast<std::size_t>(sample.dim),
                                                  static_cast<std::size_t>(sample.dim)),
-                                    asked.positions[i] + 1, sample.scale};
+                                    asked.positions[i] + 1,
+                                    sample.scale,
+                                    sample.values,
+                                    sample.value_dim,
+                                    radius};
         const ReadCertificate found =
             evicts ? certify_eviction(question, sample.keys, dropped_rows(question.n_rows))
                    : certify_edit(question, sample.keys, edited);
         row.found.add(change_ratio(found.variation, found.bound));
         row.mean_variation += found.variation;
         row.mean_bound += found.bound;
+        row.outputs.add(change_ratio(length_of(found.change), found.change_bound));
+        if (norms.empty()) continue;
+        // Queries of every head are at the same positions.
+        const auto at = i / step % static_cast<std::size_t>(options_.queries);
+        changes_[edited_row].resize(static_cast<std::size_t>(options_.queries));
+        const int g = asked.heads[i];
+        add_head(output, kv * sample.group + g, found, norms[static_cast<std::size_t>(g)],
+                 changes_[edited_row][at]);
       }
     }
+    return {};
   }
 
   /// Rows that a read of `n` rows would not see.
@@ -167,16 +260,17 @@ class Study {
     std::vector<bool> dropped(static_cast<std::size_t>(n), false);
     const std::int64_t begin = window_begin(spec_, n - 1);
     const std::int64_t sinks = spec_.sink.value_or(0);
-    for (std::int64_t t = kSinks; t < n; ++t) {
+    for (std::int64_t t = 0; t < n; ++t) {
+      const bool every_second = t >= kSinks && t % 2 == 0 && t + 64 < n;
       dropped[static_cast<std::size_t>(t)] =
-          spec_.keeps_everything() ? t % 2 == 0 && t + 64 < n : t >= sinks && t < begin;
+          spec_.keeps_everything() ? every_second : t >= sinks && t < begin;
     }
     return dropped;
   }
 
   /// Bounds that were known from the weights alone, for some keys and all queries.
-  void add_factors(const HeadSample& sample, const BandLayout& layout, const AskedQueries& asked,
-                   std::span<const QueryFactor> factors) {
+  Status add_factors(const HeadSample& sample, const BandLayout& layout, const AskedQueries& asked,
+                     std::span<const QueryFactor> factors) {
     const auto dim = static_cast<std::size_t>(sample.dim);
     for (int g = 0; g < sample.group; ++g) {
       const QueryFactor& factor = factors[static_cast<std::size_t>(g)];
@@ -192,7 +286,8 @@ class Study {
     }
     for (const char* edit : edit_names()) {
       std::vector<int> bands;
-      const std::vector<float> edited = edited_keys(edit, layout, sample.keys, seed_, bands);
+      VOLVELLE_ASSIGN_OR_RETURN(const std::vector<float> edited,
+                                edited_keys(edit, layout, sample.keys, seed_, bands));
       for (std::int64_t t = kSinks; t < sample.n; t += std::max<std::int64_t>(1, sample.n / 16)) {
         const auto from = static_cast<std::size_t>(t) * dim;
         const std::span<const float> key(sample.keys.data() + from, dim);
@@ -210,11 +305,13 @@ class Study {
         }
       }
     }
+    return {};
   }
 
   const EditStudyOptions& options_;
   const MemorySpec& spec_;
   std::uint64_t seed_ = 0;
+  std::vector<std::vector<LayerChange>> changes_;  // [weight row][query] of the layer
   EditStudy study_;
 };
 
@@ -232,7 +329,7 @@ Result<EditStudy> run_edit_study(const Model& model, std::span<const TokenId> to
   VOLVELLE_ASSIGN_OR_RETURN(const ModelWeights weights, ModelWeights::open(model));
   ProgressMeter meter(progress, "capture", "tokens", std::ssize(tokens));
   VOLVELLE_ASSIGN_OR_RETURN(const LayerSamples layers,
-                            capture_heads(model, tokens, options.session, meter));
+                            capture_heads(model, tokens, options.session, meter, true));
   std::vector<std::string> notes = rotations.notes;
   Study study(options, spec);
   ProgressMeter audited(progress, "audit", "layers", std::ssize(layers));
@@ -246,8 +343,14 @@ Result<EditStudy> run_edit_study(const Model& model, std::span<const TokenId> to
     if (layers[i].empty() || rotation == nullptr) continue;
     Result<std::vector<QueryFactor>> factors = query_factors(model, weights, layer);
     if (!factors.ok()) notes.push_back(factors.error().message);
-    study.add_layer(layer, layers[i], *rotation,
-                    factors.ok() ? std::move(*factors) : std::vector<QueryFactor>());
+    const QueryPath& path = query_paths(model)[i];
+    Result<OutputProjection> output = output_projection(model, weights, layer);
+    if (!output.ok()) notes.push_back(output.error().message);
+    VOLVELLE_RETURN_IF_ERROR(
+        study.add_layer({layer, layers[i], *rotation,
+                         factors.ok() ? std::move(*factors) : std::vector<QueryFactor>(),
+                         output.ok() ? std::move(*output) : OutputProjection(),
+                         !path.capped && !path.sink_logits}));
   }
   return study.finish(seconds_since(start), std::move(notes));
 }

@@ -38,6 +38,8 @@ struct WeightStudyRow {
   RatioSummary found;
   double mean_variation = 0.0;  // measured
   double mean_bound = 0.0;
+  RatioSummary outputs;  // changes of heads' outputs over their bounds
+  RatioSummary layers;   // changes of what layers add over theirs
 };
 
 struct EditStudy {

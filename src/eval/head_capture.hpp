@@ -10,12 +10,14 @@
 
 namespace volvelle {
 
-/// [layer][kv head]; nothing for layers with a window of their own or without rows.
+/// [layer][kv head]; nothing for layers with a window of their own, without rows, or whose rows
+/// other layers read too.
 using LayerSamples = std::vector<std::vector<HeadSample>>;
 
 /// Reads the tokens exactly and keeps what the layers' heads ask and store, after RoPE. Needs
 /// n_heads x tokens x head_dim floats for each layer.
 Result<LayerSamples> capture_heads(const Model& model, std::span<const TokenId> tokens,
-                                   const SessionOptions& options, ProgressMeter& meter);
+                                   const SessionOptions& options, ProgressMeter& meter,
+                                   bool with_values = false);
 
 }  // namespace volvelle

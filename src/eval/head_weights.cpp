@@ -41,7 +41,7 @@ Result<QueryTensors> read_queries(const Model& model, const ModelWeights& weight
   const LayerShape& shape = model.info().layers[static_cast<std::size_t>(layer)];
   QueryTensors read;
   read.dim = shape.head_dim_k;
-  const std::int64_t n_rows = static_cast<std::int64_t>(model.info().n_heads) * read.dim;
+  const std::int64_t n_rows = static_cast<std::int64_t>(path.n_heads) * read.dim;
   VOLVELLE_ASSIGN_OR_RETURN(read.head_gain, optional_rows(weights, path.head_gain));
   if (path.head_norm) return read;  // the rest does not matter
   if (!path.unknown.empty()) return unknown(layer, path.unknown);
@@ -78,10 +78,11 @@ std::vector<float> with_gains(std::vector<float> matrix, int n_embd, std::span<c
   return matrix;
 }
 
-/// The tensor of keys beside one of queries: "blk.0.attn_q.weight" to "blk.0.attn_k.weight".
+/// The tensor of keys beside one of queries: "blk.0.attn_q.weight" to "blk.0.attn_k.weight"; a
+/// fused one ("attn_qkv") is its own.
 std::string key_name(std::string query) {
   const std::size_t at = query.find("attn_q");
-  if (at != std::string::npos) query[at + 5] = 'k';
+  if (at != std::string::npos && query.compare(at, 8, "attn_qkv") != 0) query[at + 5] = 'k';
   return query;
 }
 
@@ -104,12 +105,12 @@ Result<std::vector<QueryFactor>> query_factors(const Model& model, const ModelWe
   // Divisors change no length; the factor of cos and sin does.
   VOLVELLE_ASSIGN_OR_RETURN(const BandFrequencies bands, node_frequencies(*path.rope));
   std::vector<QueryFactor> factors;
-  for (int head = 0; head < model.info().n_heads; ++head) {
+  for (int head = 0; head < path.n_heads; ++head) {
     QueryFactor factor;
     if (path.head_norm) {
       VOLVELLE_ASSIGN_OR_RETURN(
-          factor, normalised_factor(path, layout, part_of(read.head_gain, head, read.dim),
-                                    model.info().n_heads));
+          factor,
+          normalised_factor(path, layout, part_of(read.head_gain, head, read.dim), path.n_heads));
     } else {
       const auto size = static_cast<std::size_t>(read.dim) * static_cast<std::size_t>(read.n_embd);
       const QueryWeights of_head{
@@ -133,7 +134,7 @@ Result<std::vector<HeadWeights>> head_weights(const Model& model, const ModelWei
   const LayerShape& shape = model.info().layers[static_cast<std::size_t>(layer)];
   if (!path.unknown.empty() || path.weight.empty()) return unknown(layer, path.unknown);
   const int dim = shape.head_dim_k;
-  const std::int64_t query_rows = static_cast<std::int64_t>(model.info().n_heads) * dim;
+  const std::int64_t query_rows = static_cast<std::int64_t>(path.n_heads) * dim;
   const std::int64_t key_rows = static_cast<std::int64_t>(shape.n_kv_heads) * dim;
   const bool fused = key_name(path.weight) == path.weight;
   VOLVELLE_ASSIGN_OR_RETURN(std::vector<float> query,
@@ -155,7 +156,7 @@ Result<std::vector<HeadWeights>> head_weights(const Model& model, const ModelWei
   query = with_gains(std::move(query), n_embd, gain, q_gain);
   key = with_gains(std::move(key), n_embd, gain, k_gain);
   std::vector<HeadWeights> heads;
-  const int group = model.info().n_heads / shape.n_kv_heads;
+  const int group = path.n_heads / shape.n_kv_heads;
   const std::ptrdiff_t size = static_cast<std::ptrdiff_t>(dim) * n_embd;
   for (std::ptrdiff_t kv = 0; kv < shape.n_kv_heads; ++kv) {
     heads.push_back({dim,

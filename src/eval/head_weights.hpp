@@ -15,8 +15,8 @@ namespace volvelle {
 Result<BandLayout> band_layout(const Model& model, int layer);
 
 /// [n_heads]: bounds of queries as attention sees them, rotated and scaled. Fails by name where the
-/// graph makes queries in a way that is not known. With quantised weights the engine rounds
-/// activations too, by about 1/254 of the largest of 32, which is not part of the bound.
+/// graph makes queries in a way that is not known. Of F32 files: with weights of other types the
+/// engine rounds activations too, which is not part of the bound.
 Result<std::vector<QueryFactor>> query_factors(const Model& model, const ModelWeights& weights,
                                                int layer);
 

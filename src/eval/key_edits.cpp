@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <random>
 
+#include "base/result_macros.hpp"
 #include "index/codec_study.hpp"
 #include "kernels/convert.hpp"
 #include "volvelle/base/half.hpp"
@@ -27,17 +28,16 @@ std::vector<float> through_type(std::span<const float> keys, int dim, ElementTyp
 }
 
 /// A quarter of the coordinates, by principal components of the keys themselves.
-std::vector<float> low_rank(std::span<const float> keys, int dim) {
+Result<std::vector<float>> low_rank(std::span<const float> keys, int dim) {
   HeadSample sample;
   sample.dim = dim;
   sample.n = std::ssize(keys) / dim;
   sample.keys.assign(keys.begin(), keys.end());
   StudyMoments moments = study_moments(sample, sample.n - 4, false);
   moments.plain_query_moment = moments.key_covariance;  // not looked at
-  const Result<StudyMap> map =
-      make_study_map(StudyCodec::kPrincipal, moments, std::max(1, dim / 4));
-  if (!map.ok()) return sample.keys;  // nothing is edited
-  return through_map(*map, moments, keys);
+  VOLVELLE_ASSIGN_OR_RETURN(const StudyMap map,
+                            make_study_map(StudyCodec::kPrincipal, moments, std::max(1, dim / 4)));
+  return through_map(map, moments, keys);
 }
 
 std::vector<float> merged(std::span<const float> keys, int dim) {
@@ -93,9 +93,9 @@ void round_to_bfloat(std::span<float> values) {
 
 std::span<const char* const> edit_names() noexcept { return kEdits; }
 
-std::vector<float> edited_keys(std::string_view edit, const BandLayout& layout,
-                               std::span<const float> keys, std::uint64_t seed,
-                               std::vector<int>& bands) {
+Result<std::vector<float>> edited_keys(std::string_view edit, const BandLayout& layout,
+                                       std::span<const float> keys, std::uint64_t seed,
+                                       std::vector<int>& bands) {
   const int dim = layout.head_dim;
   if (edit == "q8_0") return through_type(keys, dim, ElementType::kQ8_0);
   if (edit == "q4_0") return through_type(keys, dim, ElementType::kQ4_0);

@@ -14,9 +14,10 @@ namespace volvelle {
 /// neighbours merged, one band of each key changed.
 std::span<const char* const> edit_names() noexcept;
 /// Keys [n, dim] edited in one of these ways. `bands`: of edits of single bands, each key's.
-std::vector<float> edited_keys(std::string_view edit, const BandLayout& layout,
-                               std::span<const float> keys, std::uint64_t seed,
-                               std::vector<int>& bands);
+/// Fails where low rank has no sound moments (NaN).
+Result<std::vector<float>> edited_keys(std::string_view edit, const BandLayout& layout,
+                                       std::span<const float> keys, std::uint64_t seed,
+                                       std::vector<int>& bands);
 
 /// Turns the bands of a row by `by` positions with cosines and sines in float, or rounded to
 /// bfloat16.

@@ -56,7 +56,7 @@ class GroupCopy {
       }
     }
     head.rows = rows;
-    edit_(head);
+    VOLVELLE_RETURN_IF_ERROR(edit_(head));
     const std::size_t bytes = row_bytes(plane.type, head.dim);
     for (std::size_t i = 0; i < positions_.size(); ++i)
       convert_row(rows.data() + i * static_cast<std::size_t>(head.dim), plane.to + i * bytes,

@@ -16,7 +16,7 @@ struct HeadRows {
   int dim = 0;
   std::span<float> rows;
 };
-using HeadEdit = std::function<void(const HeadRows& rows)>;
+using HeadEdit = std::function<Status(const HeadRows& rows)>;
 
 /// `spec`: of the new memory; it may drop rows that `memory` has. Its rows have the storage types
 /// of `memory`. Cost: every row is converted twice. No index is taken over.

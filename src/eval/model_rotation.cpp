@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <sstream>
 
 #include "base/result_macros.hpp"
@@ -101,43 +102,65 @@ const RotationGroup* ModelRotations::of(int layer) const noexcept {
   return nullptr;
 }
 
+namespace {
+
+/// The group that a layer's rotation belongs to, made if it is the first of its kind.
+Result<RotationGroup*> group_of(const Model& model, const QueryPath& path, std::int64_t window,
+                                std::vector<RotationGroup>& groups) {
+  if (!path.rope) return unsupported(path.unknown.empty() ? "not rotated" : path.unknown);
+  const auto same = [&](const RotationGroup& group) {
+    return group.node == *path.rope && group.window == window;
+  };
+  const auto found = std::find_if(groups.begin(), groups.end(), same);
+  if (found != groups.end()) return &*found;
+  VOLVELLE_ASSIGN_OR_RETURN(std::vector<double> factors, factors_of(model, *path.rope));
+  VOLVELLE_ASSIGN_OR_RETURN(BandFrequencies bands,
+                            node_frequencies(*path.rope, std::move(factors)));
+  groups.push_back({*path.rope, std::move(bands), {}, window});
+  return &groups.back();
+}
+
+/// What figures of attention weights leave out.
+void note_other_logits(std::span<const QueryPath> paths, std::vector<std::string>& notes) {
+  std::vector<int> layers;
+  for (int layer = 0; layer < std::ssize(paths); ++layer) {
+    const QueryPath& path = paths[static_cast<std::size_t>(layer)];
+    if (path.capped || path.sink_logits) layers.push_back(layer);
+  }
+  if (!layers.empty())
+    notes.push_back(layers_text(layers) +
+                    ": logits have a soft cap or a learned sink, which figures of attention here "
+                    "leave out");
+}
+
+}  // namespace
+
 Result<ModelRotations> model_rotations(const Model& model) {
   ModelRotations found;
-  std::vector<int> unknown;
-  std::string why;
+  std::map<std::string, std::vector<int>> unknown;  // by the reason
   const auto paths = query_paths(model);
   for (int layer = 0; layer < std::ssize(paths); ++layer) {
     const LayerShape& shape = model.info().layers[static_cast<std::size_t>(layer)];
     if (shape.n_kv_heads == 0) continue;
-    const QueryPath& path = paths[static_cast<std::size_t>(layer)];
-    if (!path.rope) {
-      unknown.push_back(layer);
-      why = path.unknown.empty() ? "not rotated" : path.unknown;
-      continue;
+    const Result<RotationGroup*> group =
+        group_of(model, paths[static_cast<std::size_t>(layer)], shape.window, found.groups);
+    if (group.ok()) {
+      (*group)->layers.push_back(layer);
+    } else {
+      unknown[group.error().message].push_back(layer);
     }
-    const auto same = [&](const RotationGroup& group) {
-      return group.node == *path.rope && group.window == shape.window;
-    };
-    auto group = std::find_if(found.groups.begin(), found.groups.end(), same);
-    if (group == found.groups.end()) {
-      VOLVELLE_ASSIGN_OR_RETURN(std::vector<double> factors, factors_of(model, *path.rope));
-      VOLVELLE_ASSIGN_OR_RETURN(BandFrequencies bands,
-                                node_frequencies(*path.rope, std::move(factors)));
-      found.groups.push_back({*path.rope, std::move(bands), {}, shape.window});
-      group = std::prev(found.groups.end());
-    }
-    group->layers.push_back(layer);
   }
+  for (const auto& [why, layers] : unknown) found.notes.push_back(layers_text(layers) + ": " + why);
   if (found.groups.empty())
-    return unsupported("no layer of this model rotates its queries in a way that is known (" +
-                       (why.empty() ? std::string("it has no attention") : why) +
-                       "), so positions say nothing about its reach");
+    return unsupported(
+        "no layer of this model rotates its queries in a way that is known, so "
+        "positions say nothing about its reach (" +
+        (found.notes.empty() ? std::string("no attention") : found.notes.front()) + ")");
   std::stable_sort(found.groups.begin(), found.groups.end(),
                    [](const auto& a, const auto& b) { return a.window == 0 && b.window > 0; });
-  if (!unknown.empty())
-    found.notes.push_back(layers_text(unknown) + " left out: queries are " + why);
   if (found.groups.front().window == 0)
     compare_with_metadata(model.info().rope, found.groups.front().node, found.notes);
+  note_other_logits(paths, found.notes);
   return found;
 }
 

@@ -59,16 +59,19 @@ MemorySpec half_of(std::int64_t n_tokens) {
 Result<ContextMemory> compressed(const ContextMemory& memory, const std::string& what,
                                  const ModelRotations& rotations) {
   if (what == "evict")
-    return edited_memory(memory, half_of(memory.length()), [](const HeadRows&) {});
-  return edited_memory(memory, memory.spec(), [&](const HeadRows& head) {
+    return edited_memory(memory, half_of(memory.length()),
+                         [](const HeadRows&) -> Status { return {}; });
+  return edited_memory(memory, memory.spec(), [&](const HeadRows& head) -> Status {
     const RotationGroup* const rotation = rotations.of(static_cast<int>(head.layer.value()));
     const BandLayout layout{rotation != nullptr ? rotation->node.layout : RopeLayout::kHalfSplit,
                             head.dim,
                             rotation != nullptr ? rotation->node.rotated_dims : head.dim / 2 * 2};
-    if (!head.keys && what == "low_rank") return;  // of keys
+    if (!head.keys && what == "low_rank") return {};  // of keys
     std::vector<int> bands;
-    const std::vector<float> edited = edited_keys(what, layout, head.rows, 0, bands);
+    VOLVELLE_ASSIGN_OR_RETURN(const std::vector<float> edited,
+                              edited_keys(what, layout, head.rows, 0, bands));
     std::copy(edited.begin(), edited.end(), head.rows.begin());
+    return {};
   });
 }
 

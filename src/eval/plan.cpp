@@ -120,6 +120,7 @@ struct IndexReads {
   double exact_seconds = 0;  // of one token
   double index_seconds = 0;
   double bytes_per_token = 0;
+  std::uint64_t query_bytes = 0;  // of the last positions, which codes are made from
 };
 Result<IndexReads> time_indexed_layers(const Model& model, const PlanOptions& options,
                                        std::int64_t length, AttendWorkspace& workspace) {
@@ -148,6 +149,8 @@ Result<IndexReads> time_indexed_layers(const Model& model, const PlanOptions& op
     reads.exact_seconds += info.layer_readers[i] * found->second.exact_seconds;
     reads.index_seconds += info.layer_readers[i] * found->second.index_seconds;
     reads.bytes_per_token += found->second.bytes_per_token;
+    reads.query_bytes +=
+        static_cast<std::uint64_t>(kQueryPositions / 2 * info.n_heads * shape.head_dim_k * 2);
   }
   return reads;
 }
@@ -158,17 +161,23 @@ Status plan_index(const Model& model, const PlanOptions& options, AttendWorkspac
                   Plan& plan, AttentionTimes& times) {
   if (!options.spec.topk) return {};
   VOLVELLE_ASSIGN_OR_RETURN(const IndexPlan index, index_plan(options.spec));
-  if (options.n_tokens < index.min_tokens) return {};
+  plan.index_from = index.min_tokens;
   std::vector<std::int64_t> lengths;
   for (std::int64_t n = kMinIndexedTokens; n < options.n_tokens; n *= 2) lengths.push_back(n);
-  lengths.push_back(options.n_tokens);
+  lengths.push_back(std::max(options.n_tokens, kMinIndexedTokens));
   IndexReads reads;
   for (const std::int64_t length : lengths) {
     VOLVELLE_ASSIGN_OR_RETURN(reads, time_indexed_layers(model, options, length, workspace));
     const bool pays = reads.index_seconds < reads.exact_seconds;
     plan.crossover = !pays ? 0 : plan.crossover > 0 ? plan.crossover : length;
   }
-  plan.index_bytes =
+  plan.code_bytes_per_token = reads.bytes_per_token;
+  plan.index_bytes = reads.query_bytes;
+  if (options.n_tokens < index.min_tokens) {
+    plan.crossover = 0;
+    return {};
+  }
+  plan.index_bytes +=
       static_cast<std::uint64_t>(reads.bytes_per_token * static_cast<double>(options.n_tokens));
   times.decode_seconds =
       std::max(0.0, times.decode_seconds - reads.exact_seconds) + reads.index_seconds;
@@ -186,14 +195,15 @@ std::int64_t most_rows(const WindowRule& rule, const PlanOptions& options, std::
   return std::min(n_tokens, n_tokens - first + sinks);
 }
 
-/// `code_bytes`: of an index, for each token.
+/// Rows, and codes of an index where one is used.
 std::int64_t largest_context(const StoreLayout& layout, const PlanOptions& options,
-                             double code_bytes, std::uint64_t room, std::int64_t limit) {
+                             const Plan& plan, std::uint64_t room, std::int64_t limit) {
   std::int64_t low = 0;
   std::int64_t high = limit;
   while (low < high) {
     const std::int64_t middle = low + (high - low + 1) / 2;
-    const auto codes = static_cast<std::uint64_t>(code_bytes * static_cast<double>(middle));
+    const double coded = middle >= plan.index_from ? static_cast<double>(middle) : 0.0;
+    const auto codes = static_cast<std::uint64_t>(plan.code_bytes_per_token * coded);
     if (planned_row_bytes(layout, options, middle) + codes <= room) {
       low = middle;
     } else {
@@ -257,8 +267,7 @@ Result<Plan> make_plan(const Model& model, const PlanOptions& options) {
     plan.ram_bytes = available + resident.anonymous + resident.file;
   }
   plan.largest_context =
-      largest_context(session.layout(), options,
-                      static_cast<double>(plan.index_bytes) / static_cast<double>(options.n_tokens),
+      largest_context(session.layout(), options, plan,
                       plan.ram_bytes - std::min(plan.ram_bytes, fixed), info.context_length);
 
   plan.attention_ms = 1e3 * times.decode_seconds;

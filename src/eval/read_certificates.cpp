@@ -40,6 +40,18 @@ std::vector<double> weights_of(std::vector<double> logits) {
   return logits;
 }
 
+/// What other weights do to the output.
+void add_output(const ReadQuestion& question, const std::vector<double>& exact,
+                const std::vector<double>& used, ReadCertificate& certificate) {
+  certificate.change.assign(static_cast<std::size_t>(question.value_dim), 0.0);
+  for (std::size_t t = 0; t < exact.size(); ++t) {
+    const auto value = row_of(question.values, static_cast<std::int64_t>(t), question.value_dim);
+    for (std::size_t i = 0; i < value.size(); ++i)
+      certificate.change[i] += (used[t] - exact[t]) * static_cast<double>(value[i]);
+  }
+  certificate.change_bound = output_change(certificate.bound, question.radius, 0.0);
+}
+
 /// The mean of the dropped rows, and of every band the farthest that one of them lies from
 /// `center`.
 struct Spread {
@@ -80,7 +92,9 @@ double largest_dropped(const ReadQuestion& question, std::span<const float> keys
     for (std::size_t i = 0; i < spread.center.size(); ++i)
       at_center += static_cast<double>(question.query[i]) * static_cast<double>(spread.center[i]);
     const double away = edit_bound(question.layout, question.query, spread.farthest);
-    least = std::min(least, question.scale * at_center + std::abs(question.scale) * away);
+    const double center = question.scale * at_center;
+    const double bound = center + std::abs(question.scale) * away;
+    least = std::min(least, bound + 1e-12 * (1.0 + std::abs(center) + std::abs(bound)));
   }
   return least;
 }
@@ -102,7 +116,9 @@ ReadCertificate certify_edit(const ReadQuestion& question, std::span<const float
   for (std::size_t t = 0; t < exact.size(); ++t)
     certificate.variation += std::abs(exact[t] - used[t]) / 2.0;
   const double largest = *std::max_element(eps.begin(), eps.end());
-  certificate.bound = std::min({uniform_variation(largest), weighted_variation(used, eps), 1.0});
+  const double least = std::min({uniform_variation(largest), weighted_variation(used, eps), 1.0});
+  certificate.bound = least > 0.0 ? least + 1e-12 : 0.0;  // rounding of the sums here
+  add_output(question, exact, used, certificate);
   return certificate;
 }
 
@@ -110,18 +126,30 @@ ReadCertificate certify_eviction(const ReadQuestion& question, std::span<const f
                                  const std::vector<bool>& dropped) {
   const std::vector<double> logits = logits_of(question, keys);
   const std::vector<double> exact = weights_of(logits);
-  std::vector<double> kept;
-  ReadCertificate certificate;
+  std::vector<double> kept, used = exact;
+  double share = 0.0;
   for (std::size_t t = 0; t < logits.size(); ++t) {
-    if (dropped[t]) {
-      certificate.variation += exact[t];
-    } else {
-      kept.push_back(logits[t]);
-    }
+    if (!dropped[t]) kept.push_back(logits[t]);
+    share += dropped[t] ? exact[t] : 0.0;
+    if (dropped[t]) used[t] = 0.0;
   }
+  ReadCertificate certificate;
+  if (kept.empty() || kept.size() == logits.size()) {  // nothing is left, or nothing is gone
+    certificate.variation = certificate.bound = kept.empty() ? 1.0 : 0.0;
+    certificate.change.assign(static_cast<std::size_t>(question.value_dim), 0.0);
+    certificate.change_bound = output_change(certificate.bound, question.radius, 0.0);
+    return certificate;
+  }
+  // What is kept takes the place of what is gone; its own sum is exact even where little is left.
+  const std::vector<double> renormalised = weights_of(kept);
+  for (std::size_t t = 0, i = 0; t < used.size(); ++t) {
+    if (!dropped[t]) used[t] = renormalised[i++];
+  }
+  certificate.variation = share;
   const auto n = static_cast<std::int64_t>(logits.size() - kept.size());
-  if (n == 0 || kept.empty()) return {certificate.variation, n == 0 ? 0.0 : 1.0};
-  certificate.bound = evicted_share(n, largest_dropped(question, keys, dropped), log_sum(kept));
+  const double limit = evicted_share(n, largest_dropped(question, keys, dropped), log_sum(kept));
+  certificate.bound = std::min(1.0, limit * (1.0 + 1e-12));
+  add_output(question, exact, used, certificate);
   return certificate;
 }
 

@@ -13,12 +13,17 @@ struct ReadQuestion {
   BandLayout layout;
   std::span<const float> query;  // [head_dim]
   std::int64_t n_rows = 0;
-  double scale = 1.0;  // of products: logits
+  double scale = 1.0;             // of products: logits
+  std::span<const float> values;  // [n, value_dim]
+  int value_dim = 0;
+  double radius = 0.0;  // of a ball that holds all values
 };
 
 struct ReadCertificate {
-  double variation = 0.0;  // total variation between exact weights and those used
-  double bound = 0.0;      // of it, known without the exact keys
+  double variation = 0.0;      // total variation between exact weights and those used
+  double bound = 0.0;          // of it, known without the exact keys
+  std::vector<double> change;  // [value_dim]: output with the weights used - exact output
+  double change_bound = 0.0;   // of its length
 };
 
 /// The least of the uniform and the weighted bound, from the lengths of the query's bands and of

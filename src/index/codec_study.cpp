@@ -64,6 +64,16 @@ std::vector<std::int32_t> largest(const float* scores, std::size_t n, std::int64
   return order;
 }
 
+/// Coded scores of codes in the frame before rotation, where each row would need a query of its
+/// own: rows are decoded and turned to their positions instead, which is the same number.
+MatrixF decoded_keys(const MatrixD& encode, const MatrixD& decode, MatrixF keys,
+                     const BlockFrame& frame) {
+  keys = (keys * encode.cast<float>().transpose()) * decode.cast<float>().transpose();
+  for (std::int64_t t = 0; t < keys.rows(); ++t)
+    frame.turn_back(-frame.middle(t), keys.row(t).data());
+  return keys;
+}
+
 /// An orthogonal projection on the columns of `basis`, as a map.
 StudyMap projection(const MatrixD& basis) {
   const Eigen::HouseholderQR<MatrixD> qr(basis);
@@ -255,8 +265,11 @@ StudyScore score_map(const StudyMap& map, const StudyMoments& moments, const Hea
   MatrixF keys = Eigen::Map<const MatrixF>(sample.keys.data(), sample.n, sample.dim);
   for (std::int64_t t = 0; frame.block > 0 && t < sample.n; ++t)
     frame.turn_back(frame.middle(t), keys.row(t).data());
+  const bool by_row = frame.block == 1;  // the mean of weights' moments is 0
   const MatrixF codes =
-      keys * encode.cast<float>().transpose();  // the mean shifts all scores alike
+      by_row
+          ? decoded_keys(encode, decode, keys, frame)
+          : MatrixF(keys * encode.cast<float>().transpose());  // the mean shifts all scores alike
   const auto group = static_cast<std::size_t>(sample.group);
   StudyScore score{std::vector<double>(group, 0.0), std::vector<double>(group, 0.0), {}};
   std::vector<double> n(group, 0.0), error(group, 0.0), power(group, 0.0);
@@ -266,7 +279,8 @@ StudyScore score_map(const StudyMap& map, const StudyMoments& moments, const Hea
     const std::int64_t n_rows = std::ssize(truth.scores);
     Eigen::VectorXf coded(n_rows);
     const std::int64_t block = frame.block > 0 ? frame.block : sample.n;
-    for (std::int64_t first = kSinks; first < kSinks + n_rows;) {
+    if (by_row) coded = codes.middleRows(kSinks, n_rows) * q;
+    for (std::int64_t first = kSinks; !by_row && first < kSinks + n_rows;) {
       const std::int64_t end = std::min(first / block * block + block, kSinks + n_rows);
       Eigen::VectorXf turned = q;
       if (frame.block > 0) frame.turn_back(frame.middle(first), turned.data());

@@ -20,6 +20,8 @@ struct HeadSample {
   std::int64_t n = 0;
   std::vector<float> keys;
   std::vector<float> queries;
+  int value_dim = 0;
+  std::vector<float> values;  // [n, value_dim], if they were asked for
   const float* query(int g, std::int64_t t) const noexcept {
     return queries.data() + (g * n + t) * dim;
   }

@@ -85,6 +85,7 @@ void ReadStatistics::add(const ReadStatistics& other) noexcept {
   reads += other.reads;
   certified += other.certified;
   dense += other.dense;
+  unindexed += other.unindexed;
   worst_bound = std::max(worst_bound, other.worst_bound);
   sum_bound += other.sum_bound;
   rows_seen += other.rows_seen;

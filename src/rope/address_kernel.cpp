@@ -62,7 +62,13 @@ KernelAlias kernel_alias(std::span<const double> table) {
 }
 
 std::int64_t band_alias(const BandFrequencies& bands) {
-  return std::llround(bands.wavelength(bands.size() - 1));
+  // Divisors can turn bands off (by factors of 1e30) and put others last.
+  double longest = -1.0;
+  for (std::size_t b = 0; b < bands.size(); ++b) {
+    const double wavelength = bands.wavelength(b);
+    if (wavelength < 0x1p62) longest = std::max(longest, wavelength);
+  }
+  return longest > 0.0 ? std::llround(longest) : -1;
 }
 
 std::int64_t joint_return(const BandFrequencies& bands, int n_slowest, double tolerance,

@@ -32,7 +32,7 @@ struct KernelAlias {
 };
 KernelAlias kernel_alias(std::span<const double> table);
 
-/// The integer next to the wavelength of the slowest band.
+/// The integer next to the wavelength of the slowest band that turns at all; -1: beyond 2^62.
 std::int64_t band_alias(const BandFrequencies& bands);
 
 /// The first distance up to `limit` at which each of the `n_slowest` bands has come back to within

@@ -23,13 +23,12 @@ bool on_host(const ggml_tensor* tensor) noexcept {
 
 /// Makes `node` a custom op. ggml offers no setter for this, but a node's op and op_params are all
 /// that distinguishes it.
-void make_custom(ggml_tensor* node, ggml_custom_op_t function, void* userdata,
-                 int n_tasks = GGML_N_TASKS_MAX) {
+void make_custom(ggml_tensor* node, ggml_custom_op_t function, void* userdata) {
   const ggml_init_params params{4 * ggml_tensor_overhead(), nullptr, true};
   ggml_context* const scratch = ggml_init(params);
   ggml_tensor* source = ggml_new_tensor_1d(scratch, GGML_TYPE_F32, 1);
-  const ggml_tensor* const custom =
-      ggml_custom_4d(scratch, GGML_TYPE_F32, 1, 1, 1, 1, &source, 1, function, n_tasks, userdata);
+  const ggml_tensor* const custom = ggml_custom_4d(scratch, GGML_TYPE_F32, 1, 1, 1, 1, &source, 1,
+                                                   function, GGML_N_TASKS_MAX, userdata);
   node->op = custom->op;
   std::memcpy(node->op_params, custom->op_params, sizeof(node->op_params));
   ggml_free(scratch);
@@ -157,10 +156,8 @@ void GraphHook::rewrite_store(ggml_tensor* node) {
   if (rows->ne[0] != width || rows->nb[0] != sizeof(float))
     return fail(Problem::kShape, node->name);
   if (!on_host(rows)) return fail(Problem::kDevice, node->name);
-  // An editor changes all rows before the first is stored.
   make_custom(node, key_layer >= 0 ? write_keys : write_values,
-              layers_[static_cast<std::size_t>(layer)].get(),
-              options_.edit_rows ? 1 : GGML_N_TASKS_MAX);
+              layers_[static_cast<std::size_t>(layer)].get());
 }
 
 GraphHook::Problem GraphHook::check_attention(const ggml_tensor* node, std::int64_t layer) const {
@@ -248,7 +245,12 @@ void GraphHook::write_rows(CapturedRows::Kind kind, ggml_tensor* dst, int ith, i
     ++(keys ? ops.keys_written : ops.values_written);
     if (hook.options_.capture)
       hook.capture(kind, ops.layer, rows, hook.layer_shape(ops.layer).n_kv_heads);
-    if (hook.options_.edit_rows) hook.edit(kind, ops.layer, rows);
+  }
+  if (hook.options_.edit_rows) {
+    // All rows are changed before the first is stored, so one thread does both.
+    if (ith != 0) return;
+    hook.edit(kind, ops.layer, rows);
+    nth = 1;
   }
   const auto* data = static_cast<const char*>(rows->data);
   const auto stride = static_cast<std::int64_t>(rows->nb[1]);
@@ -350,6 +352,7 @@ void GraphHook::count_exact(const AttendTask& task) noexcept {
     exact_reads_.reads += task.shape.n_heads;
     exact_reads_.certified += task.shape.n_heads;
     exact_reads_.dense += task.shape.n_heads;
+    exact_reads_.unindexed += task.shape.n_heads;
     exact_reads_.rows_seen += rows;
     exact_reads_.rows_read += rows;
     exact_reads_.bytes_read += rows * row;

@@ -29,7 +29,8 @@ Result<ModelWeights> ModelWeights::open(const Model& model) {
   const ModelInfo& info = model.info();
   VOLVELLE_ASSIGN_OR_RETURN(GgufFile directory, read_gguf(info.path));
   VOLVELLE_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(info.path));
-  if (directory.file_bytes == info.file_bytes && file.bytes().size() == info.file_bytes)
+  VOLVELLE_ASSIGN_OR_RETURN(const std::string fingerprint, model_fingerprint(info.path));
+  if (fingerprint == info.fingerprint && file.bytes().size() == directory.file_bytes)
     return ModelWeights(std::move(directory), std::move(file));
   return Error{ErrorCode::kMismatch, "weights: " + io::quoted_path(info.path) +
                                          " has changed since the model was loaded; load it again"};

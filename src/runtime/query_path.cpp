@@ -33,7 +33,7 @@ class Walk {
   bool skip_views() {
     while (at_ != nullptr) {
       const int kind = op();
-      if (kind == GGML_OP_VIEW && at_->view_offs != 0) return false;
+      if (kind == GGML_OP_VIEW && !is_front(at_)) return false;
       if (kind != GGML_OP_VIEW && kind != GGML_OP_RESHAPE && kind != GGML_OP_PERMUTE &&
           kind != GGML_OP_CONT && kind != GGML_OP_TRANSPOSE)
         return true;
@@ -59,6 +59,12 @@ class Walk {
   }
 
  private:
+  /// A view of the first numbers of every token, heads side by side.
+  static bool is_front(const ggml_tensor* view) {
+    return view->view_offs == 0 && view->nb[0] == sizeof(float) &&
+           (view->ne[2] == 1 || view->nb[1] == static_cast<std::size_t>(view->ne[0]) * view->nb[0]);
+  }
+
   const ggml_tensor* at_;
   const NodeOps& ops_;
 };
@@ -124,7 +130,10 @@ std::string trace(Walk& walk, std::int64_t head_dim, QueryPath& path) {
 
 QueryPath trace_queries(const ggml_tensor* attention, std::int64_t head_dim, const NodeOps& ops) {
   QueryPath path;
+  path.n_heads = static_cast<int>(attention->src[0]->ne[2]);
   path.logit_scale = static_cast<double>(op_param(attention, 0));
+  path.capped = op_param(attention, 2) != 0.0f;
+  path.sink_logits = attention->src[4] != nullptr;
   Walk walk(attention->src[0], ops);
   path.unknown = trace(walk, head_dim, path);
   return path;

@@ -34,9 +34,12 @@ struct RopeNode {
 /// q = scale * rotate(head norm(weight * input norm(x) + bias)); names are those of the model's
 /// tensors, empty where a step is left out.
 struct QueryPath {
+  int n_heads = 0;  // query heads
   std::optional<RopeNode> rope;
   double scale = 1.0;        // of queries
   double logit_scale = 1.0;  // of their products with keys
+  bool capped = false;       // logits have a soft cap
+  bool sink_logits = false;  // a learned logit without a key takes part in the softmax
   std::string weight;        // its first n_heads * head_dim rows
   std::string bias;
   std::string gain;   // of the norm in front of the weight

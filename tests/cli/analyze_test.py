@@ -95,7 +95,7 @@ def test_the_page_stands_alone(analysis):
     text = page.read_text()
     assert "http://" not in text and "https://" not in text and "src=" not in text
     begin = text.index('id="data">') + len('id="data">')
-    data = json.loads(text[begin:text.index("</script>", begin)].replace("<\\/", "</"))
+    data = json.loads(text[begin:text.index("</script>", begin)])
     assert data == report
 
 
@@ -143,8 +143,29 @@ def test_audit_of_bounds():
 
 
 def test_audit_of_bounds_refuses_what_it_would_not_use():
-    volvelle("audit", "--bounds", "-m", SMOL, "-f", "emma.txt", "--against", "full", code=2)
+    for extra in [["--against", "full"], ["--last", 10], ["--chunk", 64], ["-c", 1000],
+                  ["--memory", "full+topk(k=8)"], ["-ctk", "q8_0"]]:
+        volvelle("audit", "--bounds", "-m", SMOL, "-f", "emma.txt", *extra, code=2)
+    volvelle("audit", "-m", SMOL, "-f", "emma.txt", "--queries", 4, code=2)
     volvelle("audit", "--bounds", "-m", SMOL, "-f", "emma.txt", "--tokens", 100, code=2)
+
+
+def test_an_audit_that_saw_nothing_does_not_pass():
+    """Its only layer without a window does not rotate."""
+    done = volvelle("audit", "--bounds", "-m", "tiny/cohere2.gguf", "-f", "emma.txt", "--tokens", 300,
+                    code=1)
+    assert "nothing was audited" in done.out and "not rotated" in done.out
+
+
+def test_flags_that_would_do_nothing_are_refused():
+    volvelle("analyze", "-m", SMOL, "--tokens", 500, code=2)
+    volvelle("analyze", "-m", SMOL, "--distance", 64, code=2)
+    volvelle("bench", "perturb", "-m", WIRED, "--choices", 3, code=2)
+
+
+def test_distances_that_do_not_exist_are_no_numbers():
+    text = volvelle("analyze", "-m", "tiny/gemma4.gguf", "--length", 64).out
+    assert "-1" not in text and "-922" not in text and "never" in text
 
 
 def test_bench_perturb():

@@ -33,6 +33,7 @@ def peak_resident_bytes(arguments):
     (SMOL, 9000, "full"),
     (SMOL, 9000, "full+kv(k=f32,v=f32)"),
     (SMOL, 9000, "sink(4)+window(512)"),
+    (SMOL, 9000, "full+topk(k=64)"),
     (GEMMA, 6000, "full"),
 ])
 def test_total_is_the_measured_resident_set_within_five_percent(tmp_path, model, n_bytes, spec):
@@ -79,9 +80,16 @@ def test_an_index_is_planned_and_its_crossover_measured():
     plan = volvelle("plan", "-m", SMOL, "-c", 4096, "--memory", "full+topk(k=128)", "--json").json
     assert dense["bytes"]["index"] == 0 and dense["estimated"]["index_crossover"] is None
     rows = plan["bytes"]["rows"]
-    assert 0.15 * rows < plan["bytes"]["index"] < 0.3 * rows
-    assert plan["estimated"]["index_crossover"] in [None, 1024, 2048, 4096]
-    # Below `min` nothing of the index is used.
+    queries = 512 * 9 * 64 * 2 * 30  # kept until the index is made
+    assert 0.15 * rows < plan["bytes"]["index"] - queries < 0.3 * rows
+    text = volvelle("plan", "-m", SMOL, "-c", 4096, "--memory", "full+topk(k=128)").out
+    assert "reads through the index are" in text
+    # Below `min` no row is coded, and the largest context counts codes only where there are any.
     none = volvelle("plan", "-m", SMOL, "-c", 2000, "--memory", "full+topk(k=128,min=4096)",
                     "--json").json
-    assert none["bytes"]["index"] == 0
+    assert none["bytes"]["index"] == queries and none["estimated"]["index_crossover"] is None
+    ram = none["bytes"]["total"] + 23040 * 2500  # rows of about 4,500 tokens
+    sizes = [volvelle("plan", "-m", SMOL, "-c", 2000, "--ram", ram, "--memory", spec,
+                      "--json").json["largest_context"]
+             for spec in ["full+topk(k=128)", "full+topk(k=128,min=8192)"]]
+    assert sizes[0] < 0.9 * sizes[1]

@@ -32,6 +32,12 @@ void expect_sound(const EditStudy& study) {
     EXPECT_EQ(row.found.violations, 0) << row.edit;
     EXPECT_GT(row.mean_variation, 0.0) << row.edit;
     EXPECT_LE(row.mean_bound, 1.0) << row.edit;
+    EXPECT_EQ(row.outputs.n, row.found.n);
+    EXPECT_EQ(row.outputs.violations, 0) << row.edit;
+    EXPECT_GT(row.outputs.largest, 0.0) << row.edit;
+    EXPECT_GT(row.layers.n, 0) << row.edit;
+    EXPECT_EQ(row.layers.violations, 0) << row.edit;
+    EXPECT_GT(row.layers.largest, 0.0) << row.edit;
   }
   EXPECT_EQ(study.from_weights.violations, 0);
   EXPECT_GT(study.from_weights.largest, 0.001);

@@ -52,6 +52,16 @@ class IndexSession : public ::testing::Test {
 Model* IndexSession::model_ = nullptr;
 std::vector<TokenId>* IndexSession::tokens_ = nullptr;
 
+TEST_F(IndexSession, ReadsAllRowsBelowItsMinimum) {
+  Session session = open_session(*model_, 512);
+  ContextMemory memory = fold(session, "full+topk(k=64,min=1456)");
+  decode(session, memory, 10);  // at 1,450 to 1,459 tokens
+  const ReadStatistics reads = session.take_read_statistics();
+  EXPECT_EQ(reads.reads, 10 * 30 * 9);
+  EXPECT_EQ(reads.unindexed, 5 * 30 * 9);  // the sixth token makes a memory of 1,456
+  EXPECT_EQ(reads.dense, reads.unindexed);
+}
+
 TEST_F(IndexSession, IsCloseToExactAndReadsLess) {
   Session session = open_session(*model_, 512);
   ContextMemory exact = fold(session, "full");

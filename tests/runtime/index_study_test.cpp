@@ -41,7 +41,7 @@ TEST(IndexStudy, FindsWhatAnotherProgramFoundAndOrdersCodesAsTheyMust) {
     EXPECT_GT(saki.win_share, 0.9);
     for (const char* weights : {"weight_svd", "schur"}) {
       EXPECT_GT(saki.recall, row_of(rows, weights, rank, 0).recall) << weights;
-      EXPECT_LT(row_of(rows, weights, rank, 0).win_share, 0.5) << weights;
+      EXPECT_LT(row_of(rows, weights, rank, 0).win_share, row_of(rows, "saki", rank).win_share);
     }
     for (const char* other : {"pca", "dims", "weighted_span", "raw_span"}) {
       EXPECT_GT(saki.recall, row_of(rows, other, rank).recall) << other;

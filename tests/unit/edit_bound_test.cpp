@@ -12,6 +12,7 @@
 #include <numeric>
 #include <random>
 
+#include "bounds/output_bound.hpp"
 #include "bounds/weight_variation.hpp"
 #include "rope/frequencies.hpp"
 
@@ -242,6 +243,43 @@ TEST(WeightVariation, LeavingOutAndMerging) {
   const auto merged = softmax({0.7 + std::log(3.0), -0.2});
   EXPECT_NEAR(three[0] + three[1] + three[2], merged[0], 1e-12);
   EXPECT_DOUBLE_EQ(output_change(0.1, 2.0, 0.3), 0.7);
+}
+
+TEST(OutputBound, RadiusNormAndLayer) {
+  std::mt19937 random(6);
+  const auto values = normal(random, 50 * 8, 2.0f);
+  const double radius = value_radius(values, 8);
+  const auto weight = normal(random, 24 * 16);  // [24, 2 heads of 8]
+  double closest = 0.0;
+  for (int trial = 0; trial < 500; ++trial) {
+    double changes[2] = {}, bounds[2] = {}, norms[2] = {};
+    Eigen::VectorXd sum = Eigen::VectorXd::Zero(24);
+    for (int head = 0; head < 2; ++head) {
+      std::vector<double> a(50), b(50);
+      for (std::size_t i = 0; i < 50; ++i) {
+        a[i] = trial % 2 == 0 ? normal(random, 1)[0] : (i == 0 ? 20.0 : 0.0);
+        b[i] = trial % 2 == 0 ? normal(random, 1)[0] : (i == 1 + i % 7 ? 20.0 : 0.0);
+      }
+      const auto p = softmax(a), used = softmax(b);
+      Eigen::VectorXd change = Eigen::VectorXd::Zero(8);
+      for (std::size_t j = 0; j < 50; ++j) {
+        for (int i = 0; i < 8; ++i)
+          change[i] +=
+              (used[j] - p[j]) * static_cast<double>(values[j * 8 + static_cast<std::size_t>(i)]);
+      }
+      changes[head] = change.norm();
+      bounds[head] = output_change(variation(p, used), radius, 0.0);
+      ASSERT_LE(changes[head], bounds[head]);
+      closest = std::max(closest, changes[head] / bounds[head]);
+      norms[head] = spectral_norm(weight, 16, 8 * head, 8);
+      const Eigen::Map<const Eigen::Matrix<float, 24, 16, Eigen::RowMajor>> w(weight.data());
+      const Eigen::MatrixXd part = w.middleCols(8 * head, 8).cast<double>();
+      EXPECT_NEAR(norms[head] / part.jacobiSvd().singularValues()[0], 1.0, 2e-6);
+      sum += part * change;
+    }
+    ASSERT_LE(sum.norm(), layer_change(norms, bounds));
+  }
+  EXPECT_GT(closest, 0.3);
 }
 
 }  // namespace

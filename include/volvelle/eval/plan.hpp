@@ -39,6 +39,8 @@ struct Plan {
   /// Of a spec with topk: the length, doubled from 1,024 up to the planned one, from which on reads
   /// through the index measured faster than exact ones; 0: none. For `min` of the spec.
   std::int64_t crossover = 0;
+  double code_bytes_per_token = 0;  // of an index, once it is used
+  std::int64_t index_from = 0;      // tokens
 };
 
 /// Bytes of rows that a memory has at most while it reads `n_tokens` tokens.

@@ -45,7 +45,8 @@ struct TopkPolicy {
 struct ReadStatistics {
   std::int64_t reads = 0;      // of one query head and token
   std::int64_t certified = 0;  // with a proved bound within the limit, exact ones included
-  std::int64_t dense = 0;      // read exactly in full because no k was enough
+  std::int64_t dense = 0;      // read exactly in full because no k was enough, or without an index
+  std::int64_t unindexed = 0;  // of them, where the index was not used (short memories)
   double worst_bound = 0.0;    // of the certified ones
   double sum_bound = 0.0;      // bounds or estimates, where one was computed
   std::int64_t rows_seen = 0;  // visible rows, per KV head
