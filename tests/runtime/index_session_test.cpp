@@ -58,7 +58,7 @@ TEST_F(IndexSession, ReadsAllRowsBelowItsMinimum) {
   decode(session, memory, 10);  // at 1,450 to 1,459 tokens
   const ReadStatistics reads = session.take_read_statistics();
   EXPECT_EQ(reads.reads, 10 * 30 * 9);
-  EXPECT_EQ(reads.unindexed, 5 * 30 * 9);  // the sixth token makes a memory of 1,456
+  EXPECT_EQ(reads.unindexed, 6 * 30 * 9);  // the seventh finds a memory of 1,456
   EXPECT_EQ(reads.dense, reads.unindexed);
 }
 
