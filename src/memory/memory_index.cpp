@@ -23,6 +23,11 @@ constexpr std::int64_t kRing = kQueryPositions / kQueryStep;
 constexpr std::int64_t kMinQueries = 64;  // tokens; fewer say too little about a head
 constexpr std::int64_t kFloor = 64;       // rows that a read with an error limit begins with
 
+/// Length at which codes made at `made_at` tokens are made again. Codes know the positions and the
+/// queries that they were made of: at twice the length they read with three times the error of new
+/// ones (docs/benchmarks.md). Making again at a share s more costs 1 / s codings of each token.
+constexpr std::int64_t next_making(std::int64_t made_at) { return made_at + (made_at + 1) / 2; }
+
 Error plan_error(const std::string& message) {
   return Error{ErrorCode::kInvalidArgument, "memory spec: " + message};
 }
@@ -93,7 +98,7 @@ bool MemoryIndex::serves(LayerIndex layer) const noexcept {
 // Between one making and the next the queries in between are of no use.
 bool MemoryIndex::records(std::int64_t position) const noexcept {
   return position % kQueryStep == 0 && position_limit_ == 0 &&
-         (made_at_ == 0 || position >= 2 * made_at_ - kQueryPositions);
+         (made_at_ == 0 || position >= next_making(made_at_) - kQueryPositions);
 }
 
 // The one allocation inside an op: once a layer and memory. Without room there is no index, and
@@ -156,7 +161,8 @@ std::vector<float> MemoryIndex::sample_of(const Layer& layer, std::int64_t lengt
 }
 
 bool MemoryIndex::wants_making(std::int64_t length) const noexcept {
-  if (position_limit_ > 0 || length < plan_.min_tokens || (made_at_ > 0 && length < 2 * made_at_))
+  if (position_limit_ > 0 || length < plan_.min_tokens ||
+      (made_at_ > 0 && length < next_making(made_at_)))
     return false;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     if (!serves(LayerIndex(static_cast<std::int64_t>(i)))) continue;
@@ -294,7 +300,7 @@ void MemoryIndex::truncate(std::int64_t length) noexcept {
     if (layer.index.ready()) layer.index.truncate(length / kCodeTile);
     for (std::int64_t& position : layer.positions) position = position < length ? position : -1;
   }
-  // What comes behind may be another text; the code is made again once that has doubled the memory.
+  // What comes behind may be another text; the code is made again once that is long enough.
   if (ready()) made_at_ = std::max<std::int64_t>(1, std::min(made_at_, length));
 }
 

@@ -97,18 +97,18 @@ TEST(MemoryIndex, IsMadeOnceThereIsEnoughAndThenFollows) {
   EXPECT_EQ(m.tiles(2), 17);
 }
 
-TEST(MemoryIndex, IsMadeAgainWhenTheMemoryHasDoubled) {
+TEST(MemoryIndex, IsMadeAgainWhenTheMemoryHasGrownByHalf) {
   IndexedMemory m;
   m.feed(1100);
   ASSERT_TRUE(m.memory().prepare_index(1).ok());
   EXPECT_EQ(m.index().made_at(), 1100);
-  m.feed(1099);
+  m.feed(549);
   ASSERT_TRUE(m.memory().prepare_index(1).ok());
   EXPECT_EQ(m.index().made_at(), 1100);
   m.feed(1);
   ASSERT_TRUE(m.memory().prepare_index(1).ok());
-  EXPECT_EQ(m.index().made_at(), 2200);
-  EXPECT_EQ(m.tiles(0), 2200 / kCodeTile);
+  EXPECT_EQ(m.index().made_at(), 1650);
+  EXPECT_EQ(m.tiles(0), 1650 / kCodeTile);
 }
 
 TEST(MemoryIndex, RollbackAndTruncateCutTilesThatAreNoLongerCovered) {

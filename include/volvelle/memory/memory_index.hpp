@@ -4,9 +4,9 @@
 // A code needs to know what queries look like at the positions that will ask (made of early
 // positions it finds little), so queries of the last positions are kept while tokens are read; the
 // code is made when the first few tokens are decoded, or when asked for, and again when the memory
-// has doubled since. Until then, and for short memories, reads are exact. Invariant: tile i of a
-// layer codes rows [64 i, 64 i + 64), all below the memory's length. Thread rule: as ContextMemory;
-// observe() is called by one engine thread per layer and ubatch.
+// has grown by half since. Before that, and for short memories, reads are exact. Invariant: tile i
+// of a layer codes rows [64 i, 64 i + 64), all below the memory's length. Thread rule: as
+// ContextMemory; observe() is called by one engine thread per layer and ubatch.
 #pragma once
 
 #include <cstdint>
