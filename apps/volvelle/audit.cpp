@@ -7,6 +7,8 @@
 // models make that small. Cost: two passes over the text, four against llama.cpp.
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "audit_bounds.hpp"
 #include "base/result_macros.hpp"
 #include "certificate.hpp"
@@ -173,6 +175,11 @@ Json mean_of(double sum, const ReadStatistics& reads) {
   return reads.audited > 0 ? Json(sum / static_cast<double>(reads.audited)) : Json();
 }
 
+// The token behind the last one of a text is not known.
+Json if_predicted(const Fidelity& found, double value) {
+  return found.n_predicted > 0 ? Json(value) : Json();
+}
+
 Report make_report(const AuditFlags& flags, const Model& model, const MemorySpec& spec,
                    const Findings& findings) {
   const auto& [against, found, two_path_kl, reads] = findings;
@@ -185,6 +192,10 @@ Report make_report(const AuditFlags& flags, const Model& model, const MemorySpec
                  {"kl_max", found.kl_max},
                  {"top1_agreement", found.top1_agreement},
                  {"logit_delta_max", found.logit_delta_max},
+                 {"perplexity", if_predicted(found, std::exp(found.candidate_nll))},
+                 {"reference_perplexity", if_predicted(found, std::exp(found.reference_nll))},
+                 {"nll_delta", if_predicted(found, found.candidate_nll - found.reference_nll)},
+                 {"nll_delta_error", if_predicted(found, found.nll_delta_error)},
                  {"output_error", mean_of(reads.sum_output_error, reads)},
                  {"variation_mean", mean_of(reads.sum_variation, reads)},
                  {"variation_max", reads.audited > 0 ? Json(reads.worst_variation) : Json()},
@@ -201,6 +212,7 @@ Report make_report(const AuditFlags& flags, const Model& model, const MemorySpec
   report.text = render_fields(report.json);
   report.json["certificate"] = certificate_json(spec, reads);
   if (spec.topk) report.text += certificate_text(spec, reads) + "\n";
+  if (promised && reads.violations > 0) report.exit_code = kVerificationFailed;
   return report;
 }
 
@@ -216,13 +228,8 @@ Status require_equal_types(const MemorySpec& spec) {
 
 Result<Report> run(const AuditFlags& flags, Console& console) {
   VOLVELLE_ASSIGN_OR_RETURN(const MemorySpec spec, effective_spec(flags.memory));
-  if (flags.bounds.bounds) {
-    if (spec.topk || spec.kv)
-      return usage_error(
-          "--bounds edits the exact keys of a text: of the spec it takes only a "
-          "window, whose dropped rows it evicts; leave topk and kv out");
+  if (flags.bounds.bounds)
     return audit_bounds(flags.model, spec, flags.bounds, flags.file, flags.tokens, console);
-  }
   if (flags.last >= flags.tokens) {
     return usage_error(
         fmt::format("--last {} must be less than --tokens {}", flags.last, flags.tokens));

@@ -13,6 +13,9 @@ constexpr const char* kScope =
     "max_error bounds the total variation of the attention weights of each read, given this run's "
     "queries and keys; it is not an error of the answer";
 
+// Without a certificate the limit chooses how much is read, and nothing holds it.
+constexpr const char* kUnproved = "; this run asked for no certificate, so no read has a bound";
+
 double share(std::int64_t part, std::int64_t whole) {
   return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 1.0;
 }
@@ -23,11 +26,15 @@ const char* class_of(const MemorySpec& spec, const ReadStatistics& reads) {
   return reads.certified == reads.reads ? "certified" : "estimated";
 }
 
+/// Probability that some bound of a run with dithered codes does not hold, at most.
+double run_delta(const ReadStatistics& reads) {
+  return TopkPolicy{}.delta * static_cast<double>(reads.certified - reads.dense);
+}
+
 /// What a dithered certificate says, and what not.
 Json dither_json(const ReadStatistics& reads) {
-  const double delta = TopkPolicy{}.delta;
-  return {{"delta_per_read", delta},
-          {"delta", delta * static_cast<double>(reads.certified - reads.dense)},
+  return {{"delta_per_read", TopkPolicy{}.delta},
+          {"delta", run_delta(reads)},
           {"statement",
            "with probability at least 1 - delta over the random dither of the codes, either every "
            "bound holds or the text has left the one that exact attention would have given; for "
@@ -43,6 +50,7 @@ double bytes_ratio(const ReadStatistics& reads) {
 Json certificate_json(const MemorySpec& spec, const ReadStatistics& reads) {
   Json json = {{"class", class_of(spec, reads)}, {"scope", kScope}};
   if (!spec.topk) return json;
+  if (spec.topk->cert == "none") json["scope"] = std::string(kScope) + kUnproved;
   const bool bounded = reads.certified > reads.dense;
   json["max_error"] = spec.topk->max_error ? Json(*spec.topk->max_error) : Json();
   json["reads"] = reads.reads;
@@ -61,8 +69,13 @@ std::string certificate_text(const MemorySpec& spec, const ReadStatistics& reads
       "reads: {}; {:.1f} % of the rows exactly, {:.1f} % of the bytes", class_of(spec, reads),
       100.0 * share(reads.rows_read, reads.rows_seen), 100.0 * bytes_ratio(reads));
   if (reads.certified > reads.dense)
-    line += fmt::format(", worst bound of the weights' total variation {:.4f}{}", reads.worst_bound,
-                        spec.topk->cert == "dither" ? " (with probability, see docs)" : "");
+    line += fmt::format(
+        ", worst bound of the weights' total variation {:.4f}{}", reads.worst_bound,
+        spec.topk->cert == "dither"
+            ? fmt::format(" (all bounds hold with probability 1 - {:.1e} or more over the random "
+                          "dither of the codes)",
+                          run_delta(reads))
+            : "");
   if (reads.reads > 0 && reads.unindexed == reads.reads)
     return line + fmt::format(", all in full; an index is used from {} tokens on",
                               spec.topk->min.value_or(kMinIndexedTokens));

@@ -22,11 +22,6 @@ namespace volvelle::cli {
 
 namespace {
 
-constexpr int kFailed = 1;
-constexpr int kUsage = 2;
-constexpr int kVerificationFailed = 3;
-constexpr int kInterrupted = 130;
-
 // Commands of the design that a later version brings. They are not listed in --help.
 constexpr std::array kLaterCommands{"train", "serve"};
 constexpr std::array kLaterBenches{"stream", "recall", "mqar"};

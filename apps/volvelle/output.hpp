@@ -10,6 +10,12 @@ namespace volvelle::cli {
 
 using Json = nlohmann::ordered_json;
 
+// Exit codes beside 0.
+inline constexpr int kFailed = 1;
+inline constexpr int kUsage = 2;
+inline constexpr int kVerificationFailed = 3;  // something that was promised does not hold
+inline constexpr int kInterrupted = 130;
+
 /// The result of a command: `json` for programs (null when it was written piece by piece), `text`
 /// for people (may be empty when the text was streamed).
 struct Report {

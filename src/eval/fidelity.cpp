@@ -8,6 +8,7 @@
 #include "volvelle/eval/fidelity.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -43,7 +44,9 @@ Status check_arguments(const Stepper& reference, const Stepper& candidate, std::
 /// Per-position differences, turned into means and quantiles at the end.
 class Accumulator {
  public:
-  Status add(std::span<const float> p, std::span<const float> q, std::int64_t position) {
+  /// `next`: the token that the text goes on with, if it is known.
+  Status add(std::span<const float> p, std::span<const float> q, std::int64_t position,
+             std::optional<TokenId> next) {
     if (p.size() != q.size()) {
       return Error{ErrorCode::kMismatch, "fidelity: the reference has " + std::to_string(p.size()) +
                                              " logits and the candidate " +
@@ -61,6 +64,15 @@ class Accumulator {
     kl_.push_back(kl_from_log_sums(p, p_lse, q, q_lse));
     agreed_ += argmax(p) == argmax(q) ? 1 : 0;
     logit_delta_max_ = std::max(logit_delta_max_, max_abs_difference(p, q));
+    if (!next) return {};
+    const auto at = static_cast<std::size_t>(*next);
+    if (*next < 0 || at >= p.size())
+      return Error{ErrorCode::kMismatch,
+                   "fidelity: token " + std::to_string(*next) + " behind position " +
+                       std::to_string(position) + " is not in the vocabulary of " +
+                       std::to_string(p.size())};
+    reference_nll_.push_back(p_lse - static_cast<double>(p[at]));
+    delta_.push_back(q_lse - static_cast<double>(q[at]) - reference_nll_.back());
     return {};
   }
 
@@ -72,11 +84,17 @@ class Accumulator {
     result.kl_max = quantile(kl_, 1.0);
     result.top1_agreement = static_cast<double>(agreed_) / static_cast<double>(kl_.size());
     result.logit_delta_max = logit_delta_max_;
+    const SampleMean delta = sample_mean(delta_);
+    result.n_predicted = static_cast<std::int64_t>(delta_.size());
+    result.reference_nll = sample_mean(reference_nll_).mean;
+    result.candidate_nll = result.reference_nll + delta.mean;
+    result.nll_delta_error = delta.error;
     return result;
   }
 
  private:
   std::vector<double> kl_;
+  std::vector<double> reference_nll_, delta_;
   std::int64_t agreed_ = 0;
   double logit_delta_max_ = 0;
 };
@@ -122,7 +140,10 @@ Result<Fidelity> compare(Stepper& reference, Stepper& candidate, std::span<const
     const auto token = tokens.subspan(static_cast<std::size_t>(t), 1);
     VOLVELLE_RETURN_IF_ERROR(reference.step(token, Logits::kLast));
     VOLVELLE_RETURN_IF_ERROR(candidate.step(token, Logits::kLast));
-    VOLVELLE_RETURN_IF_ERROR(differences.add(reference.logits(0), candidate.logits(0), t));
+    const auto next = static_cast<std::size_t>(t) + 1;
+    VOLVELLE_RETURN_IF_ERROR(
+        differences.add(reference.logits(0), candidate.logits(0), t,
+                        next < tokens.size() ? std::optional(tokens[next]) : std::nullopt));
     meter.add(1);
   }
   return differences.finish();

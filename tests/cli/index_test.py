@@ -1,5 +1,6 @@
 """Memories with an index from the command line: fold, ask, append, audit, and what they say of themselves."""
 import json
+import math
 import os
 import pathlib
 import struct
@@ -85,6 +86,10 @@ def test_audit_reports_the_class_of_its_reads(spec, kind):
         assert report["violations"] == 0
     else:
         assert report["violations"] is None  # nothing was promised
+    assert ("no read has a bound" in certificate["scope"]) == (kind == "estimated")
+    assert abs(math.log(report["perplexity"] / report["reference_perplexity"]) -
+               report["nll_delta"]) < 1e-9
+    assert 0 < report["nll_delta_error"] < 1
     assert report["audited_reads"] > 0
     assert 0 < report["variation_mean"] <= report["variation_max"] < 1
     assert 0 < report["output_error"] < 0.2

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <optional>
 
 namespace volvelle {
@@ -105,7 +104,7 @@ class ScriptedStepper final : public Stepper {
 
 std::vector<TokenId> count_to(int n) {
   std::vector<TokenId> tokens(static_cast<std::size_t>(n));
-  std::iota(tokens.begin(), tokens.end(), 0);
+  for (int i = 0; i < n; ++i) tokens[static_cast<std::size_t>(i)] = i % 5;  // of the vocabulary
   return tokens;
 }
 
@@ -145,8 +144,8 @@ TEST(FidelityCompare, FindsTheOneChangedPosition) {
   ScriptedStepper reference, candidate;
   candidate.changed_at = 207;
   candidate.change = 6.5f;  // above every scripted logit: the most likely token changes too
-  const double kl = brute_force_kl(reference.row(207, 207), candidate.row(207, 207));
-  const double delta = 6.5 - reference.row(207, 207)[0];
+  const double kl = brute_force_kl(reference.row(207, 2), candidate.row(207, 2));
+  const double delta = 6.5 - reference.row(207, 2)[0];
   ASSERT_GT(kl, 0.1);
 
   const auto result = compare(reference, candidate, tokens, 200, 64, {});
@@ -157,6 +156,44 @@ TEST(FidelityCompare, FindsTheOneChangedPosition) {
   EXPECT_EQ(result->kl_p99, 0);  // one of 200 lies above the 99 % rank
   EXPECT_NEAR(result->top1_agreement, 199.0 / 200, 1e-12);
   EXPECT_NEAR(result->logit_delta_max, delta, 1e-12);
+}
+
+TEST(FidelityCompare, LikelihoodsOfTheTextsOwnNextTokens) {
+  // Four logits of five tokens each know what comes next: tokens 1 to 4 stand in the vocabulary.
+  const std::vector<TokenId> tokens = {0, 1, 4, 2, 3, 1};
+  ScriptedStepper reference, candidate;
+  candidate.changed_at = 3;
+  candidate.change = 6.5f;
+  const auto result = compare(reference, candidate, tokens, 5, 4, {});
+  ASSERT_TRUE(result.ok()) << result.error().message;
+  double expected = 0, changed = 0;
+  for (std::size_t t = 1; t < 5; ++t) {
+    const auto position = static_cast<std::int64_t>(t);
+    expected += negative_log_likelihood(reference.row(position, tokens[t]), tokens[t + 1]) / 4;
+    changed += negative_log_likelihood(candidate.row(position, tokens[t]), tokens[t + 1]) / 4;
+  }
+  EXPECT_EQ(result->n_predicted, 4);
+  EXPECT_NEAR(result->reference_nll, expected, 1e-13);
+  EXPECT_NEAR(result->candidate_nll, changed, 1e-13);
+  EXPECT_GT(changed, expected + 0.1);
+  // One of four differences is d, the others are 0: their deviation is d / 2, of the mean d / 4.
+  EXPECT_NEAR(result->nll_delta_error, changed - expected, 1e-13);
+}
+
+TEST(FidelityCompare, TokensOutsideTheVocabularyAreAnError) {
+  for (const TokenId wrong : {-1, 5}) {
+    ScriptedStepper reference, candidate;
+    const auto result = compare(reference, candidate, std::vector<TokenId>{0, 1, wrong}, 2, 4, {});
+    ASSERT_FALSE(result.ok());
+    EXPECT_EQ(result.error().code, ErrorCode::kMismatch);
+  }
+}
+
+TEST(FidelityCompare, TheLastTokenOfATextPredictsNothing) {
+  ScriptedStepper reference, candidate;
+  const auto result = compare(reference, candidate, count_to(3), 1, 4, {});
+  ASSERT_TRUE(result.ok()) << result.error().message;
+  EXPECT_EQ(result->n_predicted, 0);
 }
 
 TEST(FidelityCompare, ChangesBeforeTheLastPositionsAreNotCompared) {

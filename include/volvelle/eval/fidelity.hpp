@@ -26,6 +26,11 @@ struct Fidelity {
   double kl_max = 0;
   double top1_agreement = 0;
   double logit_delta_max = 0;
+  // Of the text's own next tokens, which all compared positions but the last one have.
+  std::int64_t n_predicted = 0;
+  double reference_nll = 0;    // mean, nats; its exponential is the perplexity
+  double candidate_nll = 0;    // mean, nats
+  double nll_delta_error = 0;  // standard error of the mean difference, positions paired
 };
 
 /// Prefills `tokens` but the last `last` through both, in chunks, then decodes the last ones one by
