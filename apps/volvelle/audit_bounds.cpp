@@ -78,6 +78,7 @@ Json report_json(const EditStudy& study) {
           {"by_band", summaries_json(all.by_band)},
           {"from_weights", summary_json(study.from_weights)},
           {"query_bands", summary_json(study.query_lengths)},
+          {"shifted_bands", summary_json(study.shifted_bands)},
           {"weights", std::move(weights)},
           {"controls", std::move(controls)},
           {"notes", study.notes}};
@@ -111,19 +112,20 @@ std::string report_text(const EditStudy& study, const Json& json) {
   return text;
 }
 
-/// Nothing audited, or a control that finds nothing, says that the audit is blind.
-bool sound(const EditStudy& study) {
-  const RatioSummary total = total_of(study);
-  if (total.n == 0 || total.violations > 0 || study.from_weights.violations > 0 ||
-      study.query_lengths.violations > 0)
-    return false;
-  const bool weights =
-      std::all_of(study.weights.begin(), study.weights.end(), [](const WeightStudyRow& row) {
-        return row.found.violations == 0 && row.outputs.violations == 0 &&
-               row.layers.violations == 0;
+bool violated(const EditStudy& study) {
+  const bool of_reads =
+      std::any_of(study.weights.begin(), study.weights.end(), [](const WeightStudyRow& row) {
+        return row.found.violations + row.outputs.violations + row.layers.violations > 0;
       });
-  return weights && std::all_of(study.controls.begin(), study.controls.end(),
-                                [](const auto& control) { return control.found.violations > 0; });
+  return of_reads || total_of(study).violations > 0 || study.from_weights.violations > 0 ||
+         study.query_lengths.violations > 0 || study.shifted_bands.violations > 0;
+}
+
+/// Nothing audited, or a control that finds nothing, says that the audit has not looked.
+bool blind(const EditStudy& study) {
+  return total_of(study).n == 0 ||
+         std::any_of(study.controls.begin(), study.controls.end(),
+                     [](const EditControl& control) { return control.found.violations == 0; });
 }
 
 }  // namespace
@@ -157,7 +159,7 @@ Result<Report> audit_bounds(const ModelFlags& model_flags, const MemorySpec& spe
                  {"spec", to_string(spec)}};
   report.json.update(found);
   report.text = report_text(study, found);
-  report.exit_code = sound(study) ? 0 : 1;
+  report.exit_code = violated(study) ? kVerificationFailed : blind(study) ? kFailed : 0;
   return report;
 }
 

@@ -34,12 +34,23 @@ MatrixD lengths(const BandLayout& layout, const MatrixD& rows) {
   return out;
 }
 
-/// Bounds of one block of keys, [n_queries, n_keys].
+/// Edits of the n keys behind `first` that are known beforehand, [n, n_bands + 1].
+MatrixD known_lengths(const EditAuditTask& task, std::int64_t first, std::int64_t n) {
+  MatrixD out(n, task.layout.n_bands() + 1);
+  for (std::int64_t j = 0; j < n; ++j) {
+    const BandEdit& edit = task.known_edits[static_cast<std::size_t>(first + j)];
+    for (int b = 0; b < task.layout.n_bands(); ++b)
+      out(j, b) = edit.band[static_cast<std::size_t>(b)];
+    out(j, task.layout.n_bands()) = edit.unrotated;
+  }
+  return out;
+}
+
+/// Bounds of one block of keys, [n_queries, n_keys]. `change`: lengths of their edits.
 MatrixD bounds_of(const EditAuditTask& task, const MatrixD& query_lengths,
                   const MatrixD& query_sizes, const MatrixD& stored, const MatrixD& edited,
-                  const MatrixD& edit) {
-  const MatrixD change = lengths(task.layout, edit) * task.edit_factor;
-  MatrixD bound = query_lengths * change.transpose();
+                  const MatrixD& change) {
+  MatrixD bound = query_lengths * (change * task.edit_factor).transpose();
   if (!task.rounding) return bound;
   bound *= (1.0 + task.query_slack) * (1.0 + 0x1p-40);
   const int n = task.layout.head_dim + 2;
@@ -115,15 +126,18 @@ void audit_edits(const EditAuditTask& task, EditAuditFindings& findings) {
     const std::int64_t n = std::min(kBlock, stored.rows() - first);
     const MatrixF exact = queries * stored.middleRows(first, n).transpose();
     const MatrixF changed = queries * edited.middleRows(first, n).transpose();
-    const MatrixD bound = bounds_of(
-        task, query_lengths, query_sizes, stored.middleRows(first, n).cast<double>(),
-        edited.middleRows(first, n).cast<double>(),
-        to.middleRows(first, n).cast<double>() - from.middleRows(first, n).cast<double>());
+    const MatrixD change = task.known_edits.empty()
+                               ? lengths(task.layout, to.middleRows(first, n).cast<double>() -
+                                                          from.middleRows(first, n).cast<double>())
+                               : known_lengths(task, first, n);
+    const MatrixD bound =
+        bounds_of(task, query_lengths, query_sizes, stored.middleRows(first, n).cast<double>(),
+                  edited.middleRows(first, n).cast<double>(), change);
     for (std::int64_t i = 0; i < queries.rows(); ++i) {
       for (std::int64_t j = 0; j < n; ++j) {
-        const double change =
+        const double moved =
             std::abs(static_cast<double>(changed(i, j)) - static_cast<double>(exact(i, j)));
-        const double ratio = change_ratio(change, bound(i, j));
+        const double ratio = change_ratio(moved, bound(i, j));
         const auto key = static_cast<std::size_t>(first + j);
         findings.ratios.add(ratio);
         findings

@@ -57,6 +57,8 @@ struct EditAuditTask {
   /// Edits before keys were turned, [n_keys, head_dim] each; nothing: stored and edited themselves.
   std::span<const float> unturned{};
   std::span<const float> unturned_edited{};
+  /// Edits whose lengths are known beforehand (edit_of_shift), [n_keys]; nothing: measured.
+  std::span<const BandEdit> known_edits{};
   bool rounding = true;      // false leaves all slack out: a control
   double edit_factor = 1.0;  // below 1: a control that must be violated
 };

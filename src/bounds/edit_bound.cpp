@@ -83,6 +83,24 @@ BandEdit edit_between(const BandLayout& layout, std::span<const float> stored,
   return edit;
 }
 
+BandEdit edit_of_shift(const BandLayout& layout, const BandFrequencies& bands,
+                       std::span<const float> stored, std::int64_t by, double turn_error) {
+  BandEdit edit;
+  edit.band.assign(static_cast<std::size_t>(layout.n_bands()), 0.0);
+  if (by == 0) return edit;
+  const auto distance = static_cast<std::uint64_t>(std::abs(by));  // the sine is even in length
+  // Turns are rounded to half of 2^-64 per position, angles and sines to doubles up to pi.
+  const double angle_error = static_cast<double>(distance) * 0x1p-62 + 0x1p-49;
+  const auto at = [&](int i) { return static_cast<double>(stored[static_cast<std::size_t>(i)]); };
+  for (int b = 0; b < layout.n_bands(); ++b) {
+    const auto band = static_cast<std::size_t>(b);
+    const double moved = 2.0 * std::abs(std::sin(bands.angle(band, distance) / 2.0));
+    const double length = std::hypot(at(layout.first(b)), at(layout.second(b)));
+    edit.band[band] = (moved + angle_error + turn_error) * length * kUp;
+  }
+  return edit;
+}
+
 Result<QueryFactor> query_factor(const BandLayout& layout, const QueryWeights& weights) {
   if (const Status sound = check(layout); !sound.ok()) return sound.error();
   const auto n = static_cast<std::size_t>(weights.n_embd);

@@ -7,9 +7,11 @@
 // Rotation turns a band and keeps its length, so no position is in it. Thread rule: pure functions.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
+#include "rope/frequencies.hpp"
 #include "volvelle/base/result.hpp"
 #include "volvelle/rope/rope_config.hpp"
 
@@ -38,6 +40,13 @@ struct BandEdit {
 /// too.
 BandEdit edit_between(const BandLayout& layout, std::span<const float> stored,
                       std::span<const float> edited);
+
+/// What turning a stored key [head_dim] by `by` more positions, or fewer, does to it, known without
+/// doing it: band b moves by 2 |sin(theta_b by / 2)| |k_b|. `turn_error`: of the arithmetic of the
+/// turn, relative to the band's length (kFloatTurn); 0: an exact turn. Rounded up. Precondition:
+/// angles of `bands` are exact products, not kFloatAngles.
+BandEdit edit_of_shift(const BandLayout& layout, const BandFrequencies& bands,
+                       std::span<const float> stored, std::int64_t by, double turn_error);
 
 /// What queries of one head can be, for any token, prompt and position.
 struct QueryFactor {

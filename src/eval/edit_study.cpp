@@ -12,8 +12,11 @@
 #include "eval/head_capture.hpp"
 #include "eval/head_weights.hpp"
 #include "eval/key_edits.hpp"
+#include "eval/layer_outputs.hpp"
 #include "eval/model_rotation.hpp"
 #include "eval/read_certificates.hpp"
+#include "eval/spec_edit.hpp"
+#include "volvelle/memory/memory_index.hpp"
 
 namespace volvelle {
 namespace {
@@ -21,6 +24,7 @@ namespace {
 constexpr std::int64_t kSinks = 4;
 constexpr std::int64_t kFarthest = 100000;
 constexpr const char* kPaths[] = {"f32", "bf16"};
+constexpr const char* kOfMemory = "memory";  // rows as the spec keeps them
 
 /// Queries of one KV head's group at late positions and turned to others.
 struct AskedQueries {
@@ -55,47 +59,6 @@ AskedQueries ask(const HeadSample& sample, const RotationGroup& rotation, bool r
   return asked;
 }
 
-/// The projection behind the heads of a layer, [n_embd, n_heads * value_dim]; nothing if unknown.
-struct OutputProjection {
-  std::vector<float> weight;
-  int n_columns = 0;
-};
-
-Result<OutputProjection> output_projection(const Model& model, const ModelWeights& weights,
-                                           int layer) {
-  const std::string name = "blk." + std::to_string(layer) + ".attn_output.weight";
-  const LayerShape& shape = model.info().layers[static_cast<std::size_t>(layer)];
-  const int n_heads = query_paths(model)[static_cast<std::size_t>(layer)].n_heads;
-  const auto size = weights.shape(name);
-  if (!size || size->n_columns != n_heads * shape.head_dim_v)
-    return Error{ErrorCode::kUnsupported,
-                 "weights: no output projection of layer " + std::to_string(layer) +
-                     " that fits its heads, so its changes are not bounded"};
-  VOLVELLE_ASSIGN_OR_RETURN(std::vector<float> weight, weights.rows(name));
-  return OutputProjection{std::move(weight), static_cast<int>(size->n_columns)};
-}
-
-/// What all heads of a layer together change at one position.
-struct LayerChange {
-  std::vector<double> sum;            // [n_embd]
-  std::vector<double> norms, bounds;  // [n_heads]
-};
-
-void add_head(const OutputProjection& output, int head, const ReadCertificate& found, double norm,
-              LayerChange& change) {
-  const auto columns = static_cast<std::size_t>(output.n_columns);
-  const std::size_t dim = found.change.size();
-  change.sum.resize(output.weight.size() / columns, 0.0);
-  for (std::size_t row = 0; row < change.sum.size(); ++row) {
-    const float* const w =
-        output.weight.data() + row * columns + static_cast<std::size_t>(head) * dim;
-    for (std::size_t i = 0; i < dim; ++i)
-      change.sum[row] += static_cast<double>(w[i]) * found.change[i];
-  }
-  change.norms.push_back(norm);
-  change.bounds.push_back(found.change_bound);
-}
-
 double length_of(std::span<const double> x) {
   double square = 0.0;
   for (const double value : x) square += value * value;
@@ -114,36 +77,44 @@ struct LayerTask {
 
 class Study {
  public:
-  Study(const EditStudyOptions& options, const MemorySpec& spec) : options_(options), spec_(spec) {
-    for (const char* edit : edit_names()) {
+  Study(const EditStudyOptions& options, const MemorySpec& spec, const RopeConfig& rope)
+      : options_(options),
+        spec_(spec),
+        rope_(rope),
+        edits_(edit_names().begin(), edit_names().end()) {
+    edits_.push_back(kOfMemory);
+    for (const char* edit : edits_) {
       for (const char* path : kPaths) study_.rows.push_back({edit, path, {}});
       study_.weights.push_back({edit, {}, 0.0, 0.0, {}, {}});
     }
     study_.weights.push_back({"evict", {}, 0.0, 0.0, {}, {}});
     study_.controls = {{"half of the edit, single bands", {}},
                        {"bands paired wrongly, single bands", {}},
-                       {"no slack for rounding, single bands in bf16", {}}};
+                       {"no slack for rounding, single bands in bf16", {}},
+                       {"half of what a shift moves, band by band", {}}};
   }
 
   Status add_layer(const LayerTask& task) {
     const auto& [layer, samples, rotation, factors, output, plain] = task;
     changes_.assign(study_.weights.size(), {});
+    coded_ = !spec_.dense_layers || layer < spec_.dense_layers->first ||
+             layer > spec_.dense_layers->last;
     for (std::size_t kv = 0; kv < samples.size(); ++kv) {
       const HeadSample& sample = samples[kv];
-      const BandLayout layout{rotation.node.layout, sample.dim, rotation.node.rotated_dims};
       seed_ = options_.seed + static_cast<std::uint64_t>(layer) * 131 + kv;
       const AskedQueries exact = ask(sample, rotation, false, options_);
       const AskedQueries rounded = ask(sample, rotation, true, options_);
       for (std::size_t i = 0; i < study_.rows.size(); ++i) {
         const bool in_bfloat = study_.rows[i].path == kPaths[1];
         VOLVELLE_RETURN_IF_ERROR(
-            audit(sample, layout, in_bfloat ? rounded : exact, in_bfloat, study_.rows[i]));
+            audit(sample, rotation, in_bfloat ? rounded : exact, in_bfloat, study_.rows[i]));
       }
       if (plain)
-        VOLVELLE_RETURN_IF_ERROR(add_weights(sample, static_cast<int>(kv), layout, exact, output));
+        VOLVELLE_RETURN_IF_ERROR(
+            add_weights(sample, static_cast<int>(kv), rotation, exact, output));
       if (factors.empty()) continue;
       VOLVELLE_RETURN_IF_ERROR(
-          add_factors(sample, layout, exact,
+          add_factors(sample, rotation, exact,
                       std::span(factors).subspan(kv * static_cast<std::size_t>(sample.group),
                                                  static_cast<std::size_t>(sample.group))));
     }
@@ -167,26 +138,51 @@ class Study {
   }
 
  private:
-  Status audit(const HeadSample& sample, const BandLayout& layout, const AskedQueries& asked,
+  Status audit(const HeadSample& sample, const RotationGroup& rotation, const AskedQueries& asked,
                bool in_bfloat, EditStudyRow& row) {
+    const BandLayout layout = layout_of(rotation, sample.dim);
     std::vector<float> stored = sample.keys;
     if (in_bfloat) round_to_bfloat(stored);
-    std::vector<int> bands;
-    VOLVELLE_ASSIGN_OR_RETURN(std::vector<float> edited,
-                              edited_keys(row.edit, layout, stored, seed_, bands));
+    EditTrace trace;
+    VOLVELLE_ASSIGN_OR_RETURN(const EditedRows rows,
+                              edit(row.edit, sample, rotation, stored, trace));
+    std::vector<float> edited = rows.keys;
     if (in_bfloat) round_to_bfloat(edited);
     std::vector<std::int64_t> positions(static_cast<std::size_t>(sample.n));
     for (std::size_t t = 0; t < positions.size(); ++t) positions[t] = static_cast<std::int64_t>(t);
     EditAuditTask task{layout, asked.rows,      asked.lengths_of, stored,
                        edited, asked.positions, positions};
-    task.edited_bands = bands;
+    task.edited_bands = trace.bands;
     task.query_slack = in_bfloat ? kBfloatTurn : kFloatTurn;
+    const std::vector<BandEdit> known =
+        shift_edits(rotation, sample.dim, stored, trace.shifts, task.query_slack);
+    task.known_edits = known;
     audit_edits(task, row.found);
-    if (bands.empty()) return {};
+    add_shifts(task);
+    if (!trace.bands.empty()) add_controls(task, in_bfloat);
+    return {};
+  }
+
+  /// What keys really moved, band by band, over what was known before they did.
+  void add_shifts(const EditAuditTask& task) {
+    const auto dim = static_cast<std::size_t>(task.layout.head_dim);
+    for (std::size_t j = 0; j < task.known_edits.size(); ++j) {
+      const BandEdit moved = edit_between(task.layout, task.stored.subspan(j * dim, dim),
+                                          task.edited.subspan(j * dim, dim));
+      for (std::size_t b = 0; b < moved.band.size(); ++b) {
+        const double known = task.known_edits[j].band[b];
+        study_.shifted_bands.add(change_ratio(moved.band[b], known));
+        study_.controls[3].found.add(change_ratio(moved.band[b], 0.5 * known));
+      }
+    }
+  }
+
+  /// Bounds of edits of single bands, broken on purpose.
+  void add_controls(EditAuditTask& task, bool in_bfloat) {
     if (in_bfloat) {
       add_control(
           2, [&] { task.rounding = false; }, task);
-      return {};
+      return;
     }
     add_control(
         0, [&] { task.edit_factor = 0.5; }, task);
@@ -194,11 +190,25 @@ class Study {
     add_control(
         1,
         [&] {
-          task.layout.layout = layout.layout == RopeLayout::kHalfSplit ? RopeLayout::kAdjacentPairs
-                                                                       : RopeLayout::kHalfSplit;
+          const bool halves = task.layout.layout == RopeLayout::kHalfSplit;
+          task.layout.layout = halves ? RopeLayout::kAdjacentPairs : RopeLayout::kHalfSplit;
         },
         task);
-    return {};
+  }
+
+  /// Keys [n, dim] of a sample edited by name; values only by what the memory keeps.
+  Result<EditedRows> edit(std::string_view name, const HeadSample& sample,
+                          const RotationGroup& rotation, const std::vector<float>& keys,
+                          EditTrace& trace) const {
+    EditedRows rows;
+    if (name != kOfMemory) {
+      VOLVELLE_ASSIGN_OR_RETURN(rows.keys,
+                                edited_keys(name, rotation, sample.dim, keys, seed_, trace));
+      return rows;
+    }
+    HeadSample stored = sample;
+    stored.keys = keys;
+    return edited_rows(spec_, stored, rope_, coded_);
   }
 
   template <class Break>
@@ -210,7 +220,7 @@ class Study {
   }
 
   /// Certificates of whole reads, at the queries' own positions.
-  Status add_weights(const HeadSample& sample, int kv, const BandLayout& layout,
+  Status add_weights(const HeadSample& sample, int kv, const RotationGroup& rotation,
                      const AskedQueries& asked, const OutputProjection& output) {
     const double radius = value_radius(sample.values, sample.value_dim);
     const auto step = static_cast<std::size_t>(options_.turns) + 1;
@@ -220,14 +230,14 @@ class Study {
                                     (kv * sample.group + g) * sample.value_dim, sample.value_dim));
     for (std::size_t edited_row = 0; edited_row < study_.weights.size(); ++edited_row) {
       WeightStudyRow& row = study_.weights[edited_row];
-      std::vector<int> bands;
+      EditTrace trace;
       const bool evicts = row.edit == "evict";
-      std::vector<float> edited;
+      EditedRows edited;
       if (!evicts) {
-        VOLVELLE_ASSIGN_OR_RETURN(edited, edited_keys(row.edit, layout, sample.keys, seed_, bands));
+        VOLVELLE_ASSIGN_OR_RETURN(edited, edit(row.edit, sample, rotation, sample.keys, trace));
       }
       for (std::size_t i = 0; i < asked.heads.size(); i += step) {
-        const ReadQuestion question{layout,
+        const ReadQuestion question{layout_of(rotation, sample.dim),
                                     std::span(asked.rows)
                                         .subspan(i * static_cast<std::size_t>(sample.dim),
                                                  static_cast<std::size_t>(sample.dim)),
@@ -235,10 +245,11 @@ class Study {
                                     sample.scale,
                                     sample.values,
                                     sample.value_dim,
-                                    radius};
+                                    radius,
+                                    edited.values};
         const ReadCertificate found =
             evicts ? certify_eviction(question, sample.keys, dropped_rows(question.n_rows))
-                   : certify_edit(question, sample.keys, edited);
+                   : certify_edit(question, sample.keys, edited.keys);
         row.found.add(change_ratio(found.variation, found.bound));
         row.mean_variation += found.variation;
         row.mean_bound += found.bound;
@@ -269,8 +280,9 @@ class Study {
   }
 
   /// Bounds that were known from the weights alone, for some keys and all queries.
-  Status add_factors(const HeadSample& sample, const BandLayout& layout, const AskedQueries& asked,
-                     std::span<const QueryFactor> factors) {
+  Status add_factors(const HeadSample& sample, const RotationGroup& rotation,
+                     const AskedQueries& asked, std::span<const QueryFactor> factors) {
+    const BandLayout layout = layout_of(rotation, sample.dim);
     const auto dim = static_cast<std::size_t>(sample.dim);
     for (int g = 0; g < sample.group; ++g) {
       const QueryFactor& factor = factors[static_cast<std::size_t>(g)];
@@ -284,15 +296,19 @@ class Study {
         }
       }
     }
-    for (const char* edit : edit_names()) {
-      std::vector<int> bands;
-      VOLVELLE_ASSIGN_OR_RETURN(const std::vector<float> edited,
-                                edited_keys(edit, layout, sample.keys, seed_, bands));
+    for (const char* name : edits_) {
+      EditTrace trace;
+      VOLVELLE_ASSIGN_OR_RETURN(const EditedRows edited,
+                                edit(name, sample, rotation, sample.keys, trace));
       for (std::int64_t t = kSinks; t < sample.n; t += std::max<std::int64_t>(1, sample.n / 16)) {
         const auto from = static_cast<std::size_t>(t) * dim;
         const std::span<const float> key(sample.keys.data() + from, dim);
-        const std::span<const float> other(edited.data() + from, dim);
-        const BandEdit change = edit_between(layout, key, other);
+        const std::span<const float> other(edited.keys.data() + from, dim);
+        const BandEdit change =
+            trace.shifts.empty()
+                ? edit_between(layout, key, other)
+                : edit_of_shift(layout, rotation.bands, key,
+                                trace.shifts[static_cast<std::size_t>(t)], kFloatTurn);
         std::vector<double> bounds;
         for (const QueryFactor& factor : factors) bounds.push_back(edit_bound(factor, change));
         for (std::size_t i = 0; i < asked.heads.size(); ++i) {
@@ -310,6 +326,9 @@ class Study {
 
   const EditStudyOptions& options_;
   const MemorySpec& spec_;
+  const RopeConfig& rope_;
+  std::vector<const char*> edits_;  // names
+  bool coded_ = true;               // whether the layer would have codes
   std::uint64_t seed_ = 0;
   std::vector<std::vector<LayerChange>> changes_;  // [weight row][query] of the layer
   EditStudy study_;
@@ -325,13 +344,20 @@ Result<EditStudy> run_edit_study(const Model& model, std::span<const TokenId> to
     return Error{ErrorCode::kInvalidArgument,
                  "audit: expected 256 tokens or more, and queries up to half of them"};
   }
+  if (spec.topk) {
+    VOLVELLE_ASSIGN_OR_RETURN(const IndexPlan plan, index_plan(spec));
+    if (std::ssize(tokens) < plan.min_tokens)
+      return Error{ErrorCode::kInvalidArgument,
+                   "audit: an index is made from " + std::to_string(plan.min_tokens) +
+                       " tokens on, got " + std::to_string(tokens.size()) + "; give more tokens"};
+  }
   VOLVELLE_ASSIGN_OR_RETURN(const ModelRotations rotations, model_rotations(model));
   VOLVELLE_ASSIGN_OR_RETURN(const ModelWeights weights, ModelWeights::open(model));
   ProgressMeter meter(progress, "capture", "tokens", std::ssize(tokens));
   VOLVELLE_ASSIGN_OR_RETURN(const LayerSamples layers,
                             capture_heads(model, tokens, options.session, meter, true));
   std::vector<std::string> notes = rotations.notes;
-  Study study(options, spec);
+  Study study(options, spec, model.info().rope);
   ProgressMeter audited(progress, "audit", "layers", std::ssize(layers));
   const auto start = Clock::now();
   for (std::size_t i = 0; i < layers.size(); ++i) {

@@ -48,12 +48,15 @@ struct EditStudy {
   std::vector<WeightStudyRow> weights;
   RatioSummary from_weights;   // changes over bounds that rest on weights alone
   RatioSummary query_lengths;  // bands of queries over what the weights allow
+  RatioSummary shifted_bands;  // of keys: how far each moved over what was known beforehand
   std::vector<std::string> notes;
   double seconds = 0.0;  // of the audit, without the capture
 };
 
 /// Reads the tokens exactly and audits edits of the keys of all layers without a window of their
-/// own. Evicted are the rows that `spec` would drop, or every second one if it drops none.
+/// own. The edit "memory" is what `spec` keeps of them: its storage types, and codes in place of
+/// all rows that a late read may take from codes. Evicted are the rows that `spec` would drop, or
+/// every second one if it drops none.
 Result<EditStudy> run_edit_study(const Model& model, std::span<const TokenId> tokens,
                                  const MemorySpec& spec, const EditStudyOptions& options,
                                  const ProgressSink& progress);

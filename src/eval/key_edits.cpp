@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <random>
+#include <string>
 
 #include "base/result_macros.hpp"
 #include "index/codec_study.hpp"
@@ -13,19 +14,10 @@
 namespace volvelle {
 namespace {
 
-constexpr const char* kEdits[] = {"q8_0", "q4_0", "low_rank", "merge", "single_band"};
+constexpr std::int64_t kFarthestShift = 64;
+constexpr const char* kEdits[] = {"q8_0", "q4_0", "low_rank", "merge", "single_band", "shift"};
 
 float through_bfloat(float x) { return bf16_to_f32(f32_to_bf16(x)); }
-
-std::vector<float> through_type(std::span<const float> keys, int dim, ElementType type) {
-  std::vector<float> out(keys.size());
-  std::vector<std::byte> stored(row_bytes(type, dim));
-  for (std::size_t at = 0; at < keys.size(); at += static_cast<std::size_t>(dim)) {
-    convert_row(keys.data() + at, stored.data(), type, dim);
-    load_row(stored.data(), type, out.data() + at, dim);
-  }
-  return out;
-}
 
 /// A quarter of the coordinates, by principal components of the keys themselves.
 Result<std::vector<float>> low_rank(std::span<const float> keys, int dim) {
@@ -70,6 +62,16 @@ std::vector<float> in_single_bands(const BandLayout& layout, std::span<const flo
 
 }  // namespace
 
+std::vector<float> through_type(std::span<const float> rows, int dim, ElementType type) {
+  std::vector<float> out(rows.size());
+  std::vector<std::byte> stored(row_bytes(type, dim));
+  for (std::size_t at = 0; at < rows.size(); at += static_cast<std::size_t>(dim)) {
+    convert_row(rows.data() + at, stored.data(), type, dim);
+    load_row(stored.data(), type, out.data() + at, dim);
+  }
+  return out;
+}
+
 void turn_row(const RotationGroup& rotation, std::int64_t by, bool rounded, float* row) {
   if (by == 0) return;
   const std::size_t m = rotation.bands.size();
@@ -101,7 +103,34 @@ Result<std::vector<float>> edited_keys(std::string_view edit, const BandLayout& 
   if (edit == "q4_0") return through_type(keys, dim, ElementType::kQ4_0);
   if (edit == "low_rank") return low_rank(keys, dim);
   if (edit == "merge") return merged(keys, dim);
-  return in_single_bands(layout, keys, seed, bands);
+  if (edit == "single_band") return in_single_bands(layout, keys, seed, bands);
+  return Error{ErrorCode::kInvalidArgument, "edit of keys: no edit '" + std::string(edit) + "'"};
+}
+
+Result<std::vector<float>> edited_keys(std::string_view edit, const RotationGroup& rotation,
+                                       int dim, std::span<const float> keys, std::uint64_t seed,
+                                       EditTrace& trace) {
+  if (edit != "shift") return edited_keys(edit, layout_of(rotation, dim), keys, seed, trace.bands);
+  std::vector<float> out(keys.begin(), keys.end());
+  std::mt19937_64 random(seed);
+  for (std::size_t at = 0; at < out.size(); at += static_cast<std::size_t>(dim)) {
+    trace.shifts.push_back(
+        1 + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(kFarthestShift)));
+    turn_row(rotation, trace.shifts.back(), false, out.data() + at);
+  }
+  return out;
+}
+
+std::vector<BandEdit> shift_edits(const RotationGroup& rotation, int dim,
+                                  std::span<const float> keys, std::span<const std::int64_t> shifts,
+                                  double turn_error) {
+  const auto width = static_cast<std::size_t>(dim);
+  std::vector<BandEdit> edits;
+  edits.reserve(shifts.size());
+  for (std::size_t j = 0; j < shifts.size(); ++j)
+    edits.push_back(edit_of_shift(layout_of(rotation, dim), rotation.bands,
+                                  keys.subspan(j * width, width), shifts[j], turn_error));
+  return edits;
 }
 
 }  // namespace volvelle

@@ -24,9 +24,10 @@ Result<std::vector<double>> factors_of(const Model& model, const RopeNode& node)
   return std::vector<double>(values.begin(), values.end());
 }
 
-/// Where the metadata of a model says something else than a node of layers without a window.
-void compare_with_metadata(const RopeConfig& metadata, const RopeNode& node,
-                           std::vector<std::string>& notes) {
+}  // namespace
+
+std::vector<std::string> metadata_differences(const RopeConfig& metadata, const RopeNode& node) {
+  std::vector<std::string> notes;
   const auto differs = [&](const char* what, double said, double used) {
     if (std::abs(said - used) <= 1e-6 * std::abs(said)) return;
     std::ostringstream line;
@@ -43,7 +44,10 @@ void compare_with_metadata(const RopeConfig& metadata, const RopeNode& node,
                         ? "the file has factors of frequencies that the graph does not use"
                         : "the graph divides frequencies by " + node.factors +
                               ", of which metadata say nothing");
+  return notes;
 }
+
+namespace {
 
 std::string layers_text(const std::vector<int>& layers) {
   std::string text = layers.size() == 1 ? "layer" : "layers";
@@ -158,8 +162,10 @@ Result<ModelRotations> model_rotations(const Model& model) {
         (found.notes.empty() ? std::string("no attention") : found.notes.front()) + ")");
   std::stable_sort(found.groups.begin(), found.groups.end(),
                    [](const auto& a, const auto& b) { return a.window == 0 && b.window > 0; });
-  if (found.groups.front().window == 0)
-    compare_with_metadata(model.info().rope, found.groups.front().node, found.notes);
+  if (found.groups.front().window == 0) {
+    const auto differences = metadata_differences(model.info().rope, found.groups.front().node);
+    found.notes.insert(found.notes.end(), differences.begin(), differences.end());
+  }
   note_other_logits(paths, found.notes);
   return found;
 }

@@ -32,6 +32,10 @@ Result<ModelRotations> model_rotations(const Model& model);
 /// no rotation of plain pairs.
 Result<BandFrequencies> node_frequencies(const RopeNode& node, std::vector<double> factors = {});
 
+/// Where the metadata of a model say something else than a node of its layers without a window, a
+/// line each.
+std::vector<std::string> metadata_differences(const RopeConfig& metadata, const RopeNode& node);
+
 /// One line: "pairs (i, i + 32), base 100000".
 std::string describe(const RopeNode& node);
 

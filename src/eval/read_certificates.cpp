@@ -40,16 +40,28 @@ std::vector<double> weights_of(std::vector<double> logits) {
   return logits;
 }
 
-/// What other weights do to the output.
+/// What other weights, and other values, do to the output.
 void add_output(const ReadQuestion& question, const std::vector<double>& exact,
                 const std::vector<double>& used, ReadCertificate& certificate) {
   certificate.change.assign(static_cast<std::size_t>(question.value_dim), 0.0);
+  double of_values = 0.0;
   for (std::size_t t = 0; t < exact.size(); ++t) {
-    const auto value = row_of(question.values, static_cast<std::int64_t>(t), question.value_dim);
-    for (std::size_t i = 0; i < value.size(); ++i)
-      certificate.change[i] += (used[t] - exact[t]) * static_cast<double>(value[i]);
+    const auto row = static_cast<std::int64_t>(t);
+    const auto value = row_of(question.values, row, question.value_dim);
+    const auto other = question.used_values.empty()
+                           ? value
+                           : row_of(question.used_values, row, question.value_dim);
+    double square = 0.0;
+    for (std::size_t i = 0; i < value.size(); ++i) {
+      const double moved = static_cast<double>(other[i]) - static_cast<double>(value[i]);
+      certificate.change[i] +=
+          (used[t] - exact[t]) * static_cast<double>(value[i]) + used[t] * moved;
+      square += moved * moved;
+    }
+    of_values += used[t] * std::sqrt(square);
   }
-  certificate.change_bound = output_change(certificate.bound, question.radius, 0.0);
+  certificate.change_bound =
+      output_change(certificate.bound, question.radius, of_values * (1.0 + 1e-12));
 }
 
 /// The mean of the dropped rows, and of every band the farthest that one of them lies from

@@ -17,6 +17,7 @@ struct ReadQuestion {
   std::span<const float> values;  // [n, value_dim]
   int value_dim = 0;
   double radius = 0.0;  // of a ball that holds all values
+  std::span<const float> used_values = {};  // [n, value_dim] of the read; nothing: the same
 };
 
 struct ReadCertificate {

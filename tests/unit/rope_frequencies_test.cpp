@@ -42,9 +42,18 @@ TEST(RopeFrequencies, PlainBases) {
     EXPECT_NEAR(b.wavelength(b.size() - 1), e.wavelength, 1e-3);
   }
   // Bands repeat in exact ratios where the base is a perfect power.
-  const BandFrequencies repeated = plain(128, 1e4);
-  for (std::size_t i = 0; i + 16 < 64; ++i)
-    EXPECT_NEAR(repeated.theta[i + 16] * 10.0 / repeated.theta[i], 1.0, 1e-15);
+  struct Repeated {
+    int d;
+    double base;
+    std::size_t bands;
+    double ratio;
+  };
+  for (const Repeated& r :
+       {Repeated{128, 1e4, 16, 10}, {128, 1e6, 32, 1000}, {64, 1e4, 8, 10}, {64, 1e6, 16, 1000}}) {
+    const BandFrequencies b = plain(r.d, r.base);
+    for (std::size_t i = 0; i + r.bands < b.size(); ++i)
+      EXPECT_NEAR(b.theta[i + r.bands] * r.ratio / b.theta[i], 1.0, 1e-15);
+  }
 }
 
 TEST(RopeFrequencies, Llama3Scaling) {
@@ -138,6 +147,26 @@ TEST(RopeFrequencies, PhasesAreExactFarOut) {
       std::remainder(rough.angle(1, 131073) - b.angle(1, 131073), 2 * std::numbers::pi);
   EXPECT_GT(std::abs(far), 0.0);
   EXPECT_LE(std::abs(far), 0.012);
+}
+
+// Half of the distance of neighbouring floats of the angle's size, which is met: .0039 radians from
+// 65536 on, .0078 from 131072, .031 from 524288.
+TEST(RopeFrequencies, AnglesInFloatAreHalfAUnitOff) {
+  const RotaryConfig config{.rotated_dims = 128, .base = 5e5};
+  const BandFrequencies exact = bands(config, AnglePrecision::kFloatFrequencies);
+  const BandFrequencies rough = bands(config, AnglePrecision::kFloatAngles);
+  for (const auto& [first, half_unit] :
+       {std::pair{65536.0, 0x1p-8}, {131072.0, 0x1p-7}, {524288.0, 0x1p-5}}) {
+    double largest = 0.0;
+    const auto begin = static_cast<std::uint64_t>(std::ceil(first / exact.theta[1]));
+    for (std::uint64_t position = begin; position < begin + 20000; ++position) {
+      const double off =
+          std::remainder(rough.angle(1, position) - exact.angle(1, position), 2 * std::numbers::pi);
+      largest = std::max(largest, std::abs(off));
+    }
+    EXPECT_LE(largest, half_unit * (1 + 1e-6));
+    EXPECT_GT(largest, 0.99 * half_unit);
+  }
 }
 
 TEST(RopeFrequencies, NonsenseIsRefusedByName) {
