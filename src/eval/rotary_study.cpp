@@ -1,50 +1,24 @@
 // Rows are captured after rotation and turned back by their own positions; predicted curves use
-// their means and never see a distance, so nothing is fitted.
+// means over them and never see a distance, so nothing is fitted.
 #include "eval/rotary_study.hpp"
 
 #include <algorithm>
 #include <cmath>
-#include <complex>
 #include <map>
-#include <numeric>
 
 #include "base/result_macros.hpp"
 #include "bounds/edit_audit.hpp"
 #include "eval/head_capture.hpp"
 #include "eval/head_weights.hpp"
 #include "eval/statistics.hpp"
+#include "index/band_curves.hpp"
 #include "index/head_curves.hpp"
 #include "index/recall_law.hpp"
 
 namespace volvelle {
 namespace {
 
-constexpr std::int64_t kSinks = 4;
-
-using Complex = std::complex<double>;
-
-/// Bands of one row before rotation.
-std::vector<Complex> turned_back(const BandFrequencies& bands, bool half_split, const float* row,
-                                 std::int64_t position) {
-  std::vector<Complex> z(bands.size());
-  for (std::size_t b = 0; b < bands.size(); ++b) {
-    const float x = half_split ? row[b] : row[2 * b];
-    const float y = half_split ? row[b + bands.size()] : row[2 * b + 1];
-    z[b] = Complex(static_cast<double>(x), static_cast<double>(y)) *
-           std::polar(1.0, -bands.angle(b, static_cast<std::uint64_t>(position)));
-  }
-  return z;
-}
-
-std::vector<Complex> mean_bands(const BandFrequencies& bands, bool half_split, const float* rows,
-                                int dim, std::int64_t n) {
-  std::vector<Complex> sum(bands.size());
-  for (std::int64_t t = kSinks; t < n; ++t) {
-    const std::vector<Complex> z = turned_back(bands, half_split, rows + t * dim, t);
-    for (std::size_t b = 0; b < sum.size(); ++b) sum[b] += z[b] / static_cast<double>(n - kSinks);
-  }
-  return sum;
-}
+constexpr double kFailure = 0.05;  // of capacities
 
 /// x with a line through (1, basis) taken off.
 std::vector<double> detrended(const std::vector<double>& x, const std::vector<double>& basis) {
@@ -98,7 +72,7 @@ std::vector<std::int64_t> induction_targets(std::span<const TokenId> tokens) {
 /// Mean recall that the law predicts of codes of few coordinates for one KV head, by rank.
 Result<std::vector<double>> recalls_of(const HeadSample& sample) {
   const StudyMoments moments =
-      study_moments(sample, std::min<std::int64_t>(sample.n - kSinks, 1024), true);
+      study_moments(sample, std::min<std::int64_t>(sample.n - kSinkTokens, 1024), true);
   const double share = std::min(1.0, 64.0 / static_cast<double>(sample.n));
   std::vector<double> recalls;
   for (const int rank : kRecallRanks) {
@@ -125,42 +99,121 @@ double longest_share(const HeadSample& sample, int g, const BandLayout& layout,
   return largest;
 }
 
-RotaryHead study(const HeadSample& sample, int g, const RotationGroup& rotation,
-                 std::span<const std::int64_t> targets, const RotaryStudyOptions& options) {
-  RotaryHead head;
-  const BandFrequencies& bands = rotation.bands;
-  const bool half_split = rotation.node.layout == RopeLayout::kHalfSplit;
-  const double scale = sample.scale;
-  const auto q = mean_bands(bands, half_split, sample.query(g, 0), sample.dim, sample.n);
-  const auto k = mean_bands(bands, half_split, sample.keys.data(), sample.dim, sample.n);
-  std::vector<double> amplitude, phase;
+/// What heads that rotate alike share.
+struct GroupTables {
+  BandCurves curves;
+  BandTurns turns;
+};
+
+/// What the study of a head needs beside its rows.
+struct HeadContext {
+  const GroupTables& tables;
+  std::span<const std::int64_t> targets;
+  const RotaryStudyOptions& options;
+};
+
+ThresholdRange range_of(const BandCurves& curves, const MeanBands& mean, double level) {
+  return {level, curves.limit(), curves.range(mean.logits(), std::max(0.0, level - mean.constant))};
+}
+
+/// The predicted curve beside the measured one, and what its bands say of distances.
+void add_mean_curve(const HeadSample& sample, int g, const MeanBands& mean,
+                    const HeadContext& context, RotaryHead& head) {
+  const BandCurves& curves = context.tables.curves;
+  const std::int64_t max_distance = context.options.max_distance;
   double whole = 0.0, slow = 0.0;
-  for (std::size_t b = 0; b < bands.size(); ++b) {
-    const Complex c = q[b] * std::conj(k[b]) * scale;
-    amplitude.push_back(std::abs(c));
-    phase.push_back(std::arg(c));
-    whole += amplitude.back();
-    slow += b >= bands.size() / 2 ? amplitude.back() : 0.0;
+  for (std::size_t b = 0; b < mean.amplitude.size(); ++b) {
+    whole += mean.amplitude[b];
+    slow += b >= mean.amplitude.size() / 2 ? mean.amplitude[b] : 0.0;
   }
   head.slow_share = whole > 0.0 ? slow / whole : 0.0;
-  for (const double a : amplitude) head.band_shares.push_back(whole > 0.0 ? a / whole : 0.0);
+  for (const double a : mean.amplitude) head.band_shares.push_back(whole > 0.0 ? a / whole : 0.0);
   std::vector<double> predicted;
-  for (std::int64_t d = 1; d <= options.max_distance; ++d)
-    predicted.push_back(logit_at(bands, {amplitude, phase}, static_cast<double>(d)));
-  const LogitCurve measured = logit_curve(sample, g, options.max_distance);
+  for (std::int64_t d = 1; d <= max_distance; ++d)
+    predicted.push_back(mean.logit(curves.bands(), static_cast<double>(d)));
+  const LogitCurve measured = logit_curve(sample, g, max_distance);
   compare_curves(predicted, measured, head);
-  for (const std::int64_t d : curve_distances(options.max_distance)) {
+  for (const std::int64_t d : curve_distances(max_distance)) {
     head.predicted.push_back(predicted[static_cast<std::size_t>(d - 1)]);
     head.measured.push_back(measured.mean[static_cast<std::size_t>(d - 1)]);
   }
-  const HeadHabits habits = head_habits(sample, g, targets);
+  if (const double start = mean.logit(curves.bands(), 0.0); start > 0.0)
+    head.range = range_of(curves, mean, 0.5 * start);
+  head.alias = curves.alias(head.band_shares, kHeadAliasLimit);
+  if (!(head.alias.value > 0.0)) head.alias = {};  // it never comes back
+}
+
+/// What keys that should be found do at any distance.
+void add_retrieval(const MatchedStudy& study, const HeadContext& context, RotaryHead& head) {
+  head.n_pairs = study.n_pairs;
+  if (study.n_pairs == 0) return;
+  const BandCurves& curves = context.tables.curves;
+  for (const std::int64_t d : curve_distances(context.options.max_distance))
+    head.matched.push_back(study.matched.logit(curves.bands(), static_cast<double>(d)));
+  for (const TargetLogits& logits : study.at) {
+    const double z = logits.z();
+    const double advantage = std::max(0.0, logits.matched - logits.background);
+    head.at.push_back({logits, z, argmax_capacity(z, kFailure),
+                       logits.sigma > 0.0 ? ln_softmax_capacity(advantage, logits.sigma) : 0.0});
+  }
+  head.target_range = range_of(curves, study.excess,
+                               capacity_quantile(kFoundAmong, kNotFound) * mean_deviation(study));
+}
+
+RotaryHead study(const HeadSample& sample, int g, const BandLayout& layout,
+                 const UnturnedRows& keys, const HeadContext& context) {
+  RotaryHead head;
+  const GroupTables& tables = context.tables;
+  const UnturnedRows queries = unturned_rows(sample.query(g, 0), layout, tables.turns);
+  add_mean_curve(sample, g, background_bands(queries, keys, sample.scale), context, head);
+  add_retrieval(matched_study(queries, keys, sample.scale, context.targets, tables.curves.bands(),
+                              retrieval_distances(context.options.max_distance)),
+                context, head);
+  const HeadHabits habits = head_habits(sample, g, context.targets);
   head.induction_z = habits.induction_z;
-  head.capacity = argmax_capacity(habits.induction_z, 0.05);
+  head.capacity = argmax_capacity(habits.induction_z, kFailure);
   head.sink_mass = habits.sink_mass;
   head.key_rank = habits.key_rank;
-  head.range = retrieval_range(bands, {amplitude}, 0.5 * whole, 1).law;
   return head;
 }
+
+/// All heads of one layer.
+Status study_layer(const std::vector<HeadSample>& samples, const BandLayout& layout,
+                   std::span<const QueryFactor> factors, const HeadContext& context,
+                   std::vector<RotaryHead>& heads) {
+  for (std::size_t kv = 0; kv < samples.size(); ++kv) {
+    const HeadSample& sample = samples[kv];
+    VOLVELLE_ASSIGN_OR_RETURN(const std::vector<double> recalls, recalls_of(sample));
+    const UnturnedRows keys = unturned_rows(sample.keys.data(), layout, context.tables.turns);
+    for (int g = 0; g < sample.group; ++g) {
+      RotaryHead head = study(sample, g, layout, keys, context);
+      head.head = static_cast<int>(kv) * sample.group + g;
+      head.recall = recalls;
+      if (const auto at = static_cast<std::size_t>(head.head); at < factors.size())
+        head.query_share = longest_share(sample, g, layout, factors[at]);
+      heads.push_back(std::move(head));
+    }
+  }
+  return {};
+}
+
+/// Made when first asked for: most models rotate all layers alike.
+class TablesOfGroups {
+ public:
+  TablesOfGroups(std::int64_t n, std::int64_t range_limit) : n_(n), range_limit_(range_limit) {}
+  const GroupTables& of(const RotationGroup& group) {
+    auto found = made_.find(&group);
+    if (found == made_.end()) {
+      GroupTables tables{BandCurves(group.bands, range_limit_), band_turns(group.bands, n_)};
+      found = made_.emplace(&group, std::move(tables)).first;
+    }
+    return found->second;
+  }
+
+ private:
+  std::int64_t n_, range_limit_;
+  std::map<const RotationGroup*, GroupTables> made_;
+};
 
 }  // namespace
 
@@ -175,59 +228,17 @@ std::vector<std::int64_t> curve_distances(std::int64_t max_distance) {
   return distances;
 }
 
-RotaryFacts rotary_facts(const BandFrequencies& bands, std::int64_t length) {
-  RotaryFacts facts;
-  for (std::size_t b = 0; b < bands.size(); ++b) facts.wavelengths.push_back(bands.wavelength(b));
-  facts.band_alias = band_alias(bands);
-  const std::vector<double> table = kernel_table(bands, {}, length);
-  facts.kernel_alias = kernel_alias(table);
-  for (const double level : {0.75, 0.5, 0.25, 0.0})
-    facts.crossings.push_back(first_below(table, level));
-  for (const std::uint64_t distance : {64U, 512U, 4096U}) {
-    facts.address_capacity.push_back(address_capacity(address_kernel(bands, {}, distance),
-                                                      static_cast<int>(bands.size()), 0.05));
-  }
-  return facts;
+std::vector<std::int64_t> retrieval_distances(std::int64_t max_distance) {
+  std::vector<std::int64_t> distances;
+  for (const std::int64_t distance : {64, 512, 1024, 4096, 16384, 65536, 262144})
+    if (distance <= max_distance) distances.push_back(distance);
+  if (distances.empty() || distances.back() < max_distance) distances.push_back(max_distance);
+  return distances;
 }
-
-namespace {
-
-/// What the study of a layer needs beside its samples.
-struct LayerContext {
-  const Model& model;
-  const ModelWeights& weights;
-  std::span<const std::int64_t> targets;
-  const RotaryStudyOptions& options;
-};
-
-/// All heads of one layer.
-Status study_layer(const LayerContext& context, int layer, const std::vector<HeadSample>& samples,
-                   const RotationGroup& rotation, std::vector<RotaryHead>& heads) {
-  const auto& [model, weights, targets, options] = context;
-  VOLVELLE_ASSIGN_OR_RETURN(const BandLayout layout, band_layout(model, layer));
-  // Where weights say nothing the rest of the study stands.
-  const Result<std::vector<QueryFactor>> factors = query_factors(model, weights, layer);
-  for (std::size_t kv = 0; kv < samples.size(); ++kv) {
-    const HeadSample& sample = samples[kv];
-    VOLVELLE_ASSIGN_OR_RETURN(const std::vector<double> recalls, recalls_of(sample));
-    for (int g = 0; g < sample.group; ++g) {
-      RotaryHead head = study(sample, g, rotation, targets, options);
-      head.layer = layer;
-      head.head = static_cast<int>(kv) * sample.group + g;
-      head.recall = recalls;
-      if (factors.ok())
-        head.query_share =
-            longest_share(sample, g, layout, (*factors)[static_cast<std::size_t>(head.head)]);
-      heads.push_back(std::move(head));
-    }
-  }
-  return {};
-}
-
-}  // namespace
 
 Result<std::vector<RotaryHead>> run_rotary_study(const Model& model,
                                                  const ModelRotations& rotations,
+                                                 const ModelQueryFactors& factors,
                                                  std::span<const TokenId> tokens,
                                                  const RotaryStudyOptions& options,
                                                  const ProgressSink& progress) {
@@ -240,8 +251,8 @@ Result<std::vector<RotaryHead>> run_rotary_study(const Model& model,
   ProgressMeter meter(progress, "capture", "tokens", std::ssize(tokens));
   VOLVELLE_ASSIGN_OR_RETURN(const LayerSamples layers,
                             capture_heads(model, tokens, options.session, meter));
-  VOLVELLE_ASSIGN_OR_RETURN(const ModelWeights weights, ModelWeights::open(model));
   const std::vector<std::int64_t> targets = induction_targets(tokens);
+  TablesOfGroups tables(std::ssize(tokens), options.range_limit);
   std::vector<RotaryHead> heads;
   ProgressMeter studied(progress, "analyse", "layers", std::ssize(layers));
   for (std::size_t layer = 0; layer < layers.size(); ++layer) {
@@ -249,9 +260,14 @@ Result<std::vector<RotaryHead>> run_rotary_study(const Model& model,
       return Error{ErrorCode::kCancelled, "analysis: interrupted"};
     const RotationGroup* const rotation = rotations.of(static_cast<int>(layer));
     if (rotation != nullptr && !layers[layer].empty()) {
-      VOLVELLE_RETURN_IF_ERROR(study_layer({model, weights, targets, options},
-                                           static_cast<int>(layer), layers[layer], *rotation,
-                                           heads));
+      VOLVELLE_ASSIGN_OR_RETURN(const BandLayout layout,
+                                band_layout(model, static_cast<int>(layer)));
+      const std::size_t before = heads.size();
+      std::span<const QueryFactor> of_layer;
+      if (layer < factors.layers.size()) of_layer = factors.layers[layer];
+      VOLVELLE_RETURN_IF_ERROR(study_layer(layers[layer], layout, of_layer,
+                                           {tables.of(*rotation), targets, options}, heads));
+      for (std::size_t i = before; i < heads.size(); ++i) heads[i].layer = static_cast<int>(layer);
     }
     studied.add(1);
   }

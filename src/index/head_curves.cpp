@@ -10,12 +10,11 @@
 namespace volvelle {
 namespace {
 
-constexpr std::int64_t kSinks = 4;
 constexpr std::int64_t kBlock = 256;
 
 double entropy_rank(const HeadSample& sample) {
   Moments keys(sample.dim);
-  keys.add(sample.keys.data() + kSinks * sample.dim, sample.n - kSinks, sample.dim);
+  keys.add(sample.keys.data() + kSinkTokens * sample.dim, sample.n - kSinkTokens, sample.dim);
   const std::vector<double> covariance = keys.covariance();
   const Eigen::SelfAdjointEigenSolver<MatrixD> solver(as_square(covariance, sample.dim),
                                                       Eigen::EigenvaluesOnly);
@@ -37,7 +36,7 @@ LogitCurve logit_curve(const HeadSample& sample, int g, std::int64_t max_distanc
   const auto n = static_cast<std::size_t>(max_distance);
   LogitCurve curve{std::vector<double>(n, 0.0), std::vector<double>(n, 0.0), 0};
   std::vector<double> squares(n, 0.0);
-  for (std::int64_t first = max_distance + kSinks; first < sample.n; first += kBlock) {
+  for (std::int64_t first = max_distance + kSinkTokens; first < sample.n; first += kBlock) {
     const std::int64_t rows = std::min(kBlock, sample.n - first);
     const std::int64_t from = first - max_distance;
     const MatrixF scores =
@@ -69,11 +68,11 @@ HeadHabits head_habits(const HeadSample& sample, int g, std::span<const std::int
     const Eigen::Map<const Eigen::VectorXf> q(sample.query(g, t), sample.dim);
     const Eigen::ArrayXd s = (keys.topRows(t + 1) * q).cast<double>().array() * scale;
     const Eigen::ArrayXd weights = (s - s.maxCoeff()).exp();
-    habits.sink_mass += weights.head(kSinks).sum() / weights.sum();
+    habits.sink_mass += weights.head(kSinkTokens).sum() / weights.sum();
     n_queries += 1.0;
     const std::int64_t target = targets[static_cast<std::size_t>(t)];
-    if (target < kSinks) continue;
-    const Eigen::ArrayXd others = s.segment(kSinks, t + 1 - kSinks);
+    if (target < kSinkTokens) continue;
+    const Eigen::ArrayXd others = s.segment(kSinkTokens, t + 1 - kSinkTokens);
     const double deviation = std::sqrt((others - others.mean()).square().mean());
     if (!(deviation > 0.0)) continue;
     habits.induction_z += (s[target] - others.mean()) / deviation;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "index/codec_study.hpp"
+#include "index/head_bands.hpp"
 
 namespace volvelle {
 
