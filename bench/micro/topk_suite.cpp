@@ -54,6 +54,28 @@ void over_layers(const Problem& p, const Rows& data, int threads, Read read) {
   });
 }
 
+/// What coding new rows costs: one thread, as a decoding memory does it after every 64 tokens.
+void append_cost(const Settings& settings, const AttentionShape& shape, std::int64_t rows) {
+  const Rows data(shape, rows, 1);
+  const Problem p(shape, rows - 1, 1, data);
+  const KeyValueSegment segment = data.segment(0);
+  std::vector<CodeIndex> empty = code_layers(p, data, {});
+  empty[0].truncate(0);
+  CodeScratch scratch;
+  const std::int64_t tiles = rows / kCodeTile;
+  std::vector<Variant> variants = {{"append", [&] {
+                                      CodeIndex index = empty[0];
+                                      while (index.n_tiles() < tiles) {
+                                        if (!index.append_tile(shape, {&segment, 1}, scratch).ok())
+                                          std::exit(1);
+                                      }
+                                    }}};
+  alternate(variants, settings.rounds, settings.processor_time, 1);
+  const double per_token = variants[0].median() / static_cast<double>(tiles * kCodeTile);
+  std::printf("%s: coding a token's rows takes %.2f us a layer (one thread)\n",
+              name_of(shape).c_str(), per_token * 1e6);
+}
+
 void compare(const Settings& settings, const AttentionShape& shape, std::int64_t rows, int layers) {
   const Rows data(shape, rows, layers);
   Problem p(shape, rows - 1, 1, data);
@@ -123,6 +145,7 @@ void topk_suite(const Settings& settings) {
   for (const std::int64_t rows : {2048, 4096, 8192})
     compare(settings, small, rows, layers(small, rows));
   const AttentionShape large = shape_of(8, 4, 128);
+  for (const AttentionShape& shape : {small, large}) append_cost(settings, shape, 4096);
   for (std::int64_t rows = 8192; rows <= std::min<std::int64_t>(settings.max_context, 131'072);
        rows *= 4) {
     compare(settings, large, rows, layers(large, rows));

@@ -2,6 +2,7 @@
 // error of a row. Every read is checked against exact attention in double; none may break its
 // bound. 100,000 reads by default, ten million with VOLVELLE_FULL=1.
 #include <cstdlib>
+#include <map>
 
 #include "index/read_audit.hpp"
 #include "law/topk_case.hpp"
@@ -58,8 +59,8 @@ void aim_at_error(TopkCase& problem, const CodeIndex& index, std::mt19937& rando
 struct Seen {
   ReadStatistics statistics;
   double closest = 0.0;  // variation over bound
-  double closest_dithered = 0.0;
-  std::int64_t dithered = 0;  // certified reads, read in part
+  std::map<int, double> closest_dithered;
+  std::map<int, std::int64_t> dithered;  // certified reads, read in part, by bits a coordinate
 };
 
 void run_problem(std::uint32_t seed, std::int64_t n_queries, Seen& seen) {
@@ -78,7 +79,8 @@ void run_problem(std::uint32_t seed, std::int64_t n_queries, Seen& seen) {
   fill_rows(problem, static_cast<Rows>(seed % 5), random);
   const bool dithered = random() % 2 == 0;
   IndexOptions options;
-  options.bits = dithered ? (random() % 2 == 0 ? 4.0 : 6.0) : 8.0;
+  const int bits = dithered ? 4 + static_cast<int>(random() % 3) : 8;
+  options.bits = bits;
   options.norms = !dithered;
   options.dither = dithered ? Dither::kSubtractive : Dither::kNone;
   const CodeIndex index = problem.make_index(options, seed);
@@ -103,8 +105,9 @@ void run_problem(std::uint32_t seed, std::int64_t n_queries, Seen& seen) {
     if (bound > 1e-5 && std::isfinite(bound)) {
       seen.closest = std::max(seen.closest, statistics.worst_variation / bound);
       if (dithered) {
-        seen.closest_dithered = std::max(seen.closest_dithered, statistics.worst_variation / bound);
-        seen.dithered += statistics.certified - statistics.dense;
+        seen.closest_dithered[bits] =
+            std::max(seen.closest_dithered[bits], statistics.worst_variation / bound);
+        seen.dithered[bits] += statistics.certified - statistics.dense;
       }
     }
     ASSERT_EQ(statistics.violations, 0)
@@ -127,15 +130,19 @@ TEST(CertificateVolume, NoReadBreaksItsBound) {
   }
   EXPECT_EQ(seen.statistics.violations, 0);
   EXPECT_GT(seen.statistics.certified, seen.statistics.audited / 2);
-  EXPECT_GT(seen.closest_dithered, 0.3);
-  EXPECT_GT(seen.dithered, seen.statistics.audited / 10);
+  for (const int bits : {4, 5, 6}) {
+    EXPECT_GT(seen.closest_dithered[bits], 0.3) << bits;
+    EXPECT_GT(seen.dithered[bits], seen.statistics.audited / 40) << bits;
+  }
   EXPECT_GT(seen.closest, 0.3);  // bounds that are never near the truth would test nothing
   RecordProperty("audited", std::to_string(seen.statistics.audited));
   RecordProperty("closest", std::to_string(seen.closest));
-  std::printf("%lld reads, %lld certified, variation at most %.3f of its bound (dithered %.3f)\n",
+  std::printf("%lld reads, %lld certified, variation at most %.3f of its bound\n",
               static_cast<long long>(seen.statistics.audited),
-              static_cast<long long>(seen.statistics.certified), seen.closest,
-              seen.closest_dithered);
+              static_cast<long long>(seen.statistics.certified), seen.closest);
+  for (const auto& [bits, closest] : seen.closest_dithered)
+    std::printf("dithered %d bits: %lld certified, at most %.3f\n", bits,
+                static_cast<long long>(seen.dithered[bits]), closest);
 }
 
 // The audit itself: what it finds is what another computation finds, and it sees broken bounds.

@@ -1,5 +1,6 @@
 // Reads through an index against exact attention, and their certificates against the true
 // variation.
+#include <iterator>
 #include <set>
 
 #include "index/select.hpp"
@@ -192,6 +193,156 @@ TEST(TopkRead, RefusesWhatItCanNotRead) {
   const VisibleRows few{0, 0, 127};
   task.visible = std::span(&few, 1);
   EXPECT_FALSE(can_read_topk(task, index, {}));
+}
+
+/// The task as if only its first n rows were there yet.
+AttendTask short_task(TopkCase& problem, VisibleRows& visible, std::int64_t n) {
+  visible = {0, 0, n};
+  AttendTask task = problem.plain.task();
+  task.visible = std::span(&visible, 1);
+  return task;
+}
+
+/// What is read through an index is either not read so at all, or right.
+void expect_exact_when_read(TopkCase& problem, const CodeIndex& index, std::int64_t n,
+                            const TopkPolicy& policy, bool can_read) {
+  SCOPED_TRACE(std::to_string(n) + " rows, window " + std::to_string(policy.window));
+  VisibleRows visible;
+  const AttendTask task = short_task(problem, visible, n);
+  ASSERT_EQ(can_read_topk(task, index, policy), can_read);
+  if (!can_read) return;
+  TopkWorkspace workspace = make_topk_workspace(task.shape, 1, index.n_tiles());
+  topk_attend(task, index, policy, workspace, 1);
+  EXPECT_FALSE(workspace.take_not_finite());
+  const auto exact = reference_attend(task);
+  for (std::size_t i = 0; i < exact.size(); ++i)
+    ASSERT_NEAR(problem.plain.out()[i], exact[i], problem.plain.tolerance());
+  const ReadStatistics statistics = workspace.take_statistics();
+  EXPECT_EQ(statistics.rows_read, task.shape.n_kv_heads * n);
+  EXPECT_EQ(statistics.rows_seen, statistics.rows_read);
+}
+
+// An index may be older than what is visible: the memory was cut back, or the codes are another
+// text's. As long as no whole tile lies before the recent rows, nothing is read through it.
+TEST(TopkRead, ShortContextsAreExact) {
+  TopkCase problem(shape_of(6, 2, 64), 700, 12);
+  const CodeIndex index = problem.make_index({});
+  const TopkPolicy all{.k = 1000};
+  for (const std::int64_t n : {0, 1, 63, 64, 65, 127})
+    expect_exact_when_read(problem, index, n, all, false);
+  for (const std::int64_t n : {128, 129, 191, 192, 700})
+    expect_exact_when_read(problem, index, n, all, true);
+  // Without a window one whole tile is enough; a window may also be larger than what there is.
+  for (const std::int64_t n : {0, 1, 63, 64, 65}) {
+    expect_exact_when_read(problem, index, n, {.k = 1000, .window = 0}, n >= 64);
+    expect_exact_when_read(problem, index, n, {.k = 1000, .window = 1}, n >= 65);
+  }
+  for (const std::int64_t window : {637, 700, 701, 100000})
+    expect_exact_when_read(problem, index, 700, {.k = 1000, .window = window}, false);
+  expect_exact_when_read(problem, index, 700, {.k = 1000, .window = 636}, true);
+  // A tile that is all sinks leaves nothing to choose from.
+  for (const std::int64_t sinks : {63, 64, 65, 5000})
+    expect_exact_when_read(problem, index, 128, {.k = 16, .sinks = sinks}, true);
+}
+
+TEST(TopkRead, ShortMemoriesGetACodeOrANamedError) {
+  for (const std::int64_t n : {0, 1, 4, 5, 63, 64, 65}) {
+    SCOPED_TRACE(n);
+    TopkCase problem(shape_of(6, 2, 64), n, 13);
+    const AttendTask task = problem.plain.task();
+    const auto code = make_layer_code(task.shape, task.segments, n,
+                                      {problem.queries.data(), 256, problem.positions.data()}, {});
+    if (n <= 4) {  // nothing behind the sinks
+      ASSERT_FALSE(code.ok());
+      EXPECT_NE(code.error().message.find("got " + std::to_string(n) + " rows"), std::string::npos);
+      continue;
+    }
+    const CodeIndex index = problem.make_index({});
+    EXPECT_EQ(index.n_tiles(), n / kCodeTile);
+    expect_exact_when_read(problem, index, n, {.k = 1000}, false);
+    expect_exact_when_read(problem, index, n, {.k = 1000, .window = 0}, n >= 64);
+  }
+}
+
+// Rows that no query sees, of another branch or behind the token, may hold anything; rows that
+// never vary have codes all the same.
+TEST(TopkRead, NaNBehindTheTokenAndRowsThatNeverVaryGiveNumbers) {
+  for (const bool norms : {false, true}) {
+    TopkCase problem(shape_of(3, 1, 64), 600, 14);
+    for (const std::int64_t row : {500, 530, 599}) {
+      problem.plain.k()[static_cast<std::size_t>(row * 64 + 5)] = std::nanf("");
+      problem.plain.v()[static_cast<std::size_t>(row * 64 + 6)] = std::nanf("");
+    }
+    problem.plain.cut({200});
+    const IndexOptions options{.bits = norms ? 8.0 : 3.0, .norms = norms};
+    const TopkPolicy policy{
+        .k = 1000, .certificate = norms ? CertificateKind::kExact : CertificateKind::kNone};
+    const CodeIndex index = problem.make_index(options);
+    expect_exact_when_read(problem, index, 500, policy, true);
+    for (const float value : {0.0f, 1.5f}) {
+      std::fill(problem.plain.k().begin(), problem.plain.k().end(), value);
+      problem.plain.cut({200});
+      VisibleRows visible;
+      const AttendTask task = short_task(problem, visible, 500);
+      const CodeIndex flat = problem.make_index(options);
+      TopkWorkspace workspace = make_topk_workspace(task.shape, 1, flat.n_tiles());
+      topk_attend(task, flat, {.k = 16, .certificate = policy.certificate}, workspace, 1);
+      EXPECT_FALSE(workspace.take_not_finite());
+      // All weights are equal, so outputs are as good as the codes of values.
+      EXPECT_LT(relative_error(problem.plain.out(), reference_attend(task)), 0.2);
+    }
+  }
+}
+
+// Wherever exact attention has NaN, a read through an index says so: among sinks, coded, chosen or
+// recent rows, with any certificate.
+TEST(TopkRead, NaNInAnyVisibleRowIsAnErrorOfTheRead) {
+  for (const CertificateKind kind :
+       {CertificateKind::kNone, CertificateKind::kExact, CertificateKind::kDithered}) {
+    for (const std::int64_t row : {0, 3, 4, 63, 64, 300, 511, 512, 560, 599}) {
+      SCOPED_TRACE(row);
+      TopkCase problem(shape_of(3, 1, 64), 600, 15);
+      problem.plain.k()[static_cast<std::size_t>(row * 64 + 5)] = std::nanf("");
+      problem.plain.cut({});
+      const CodeIndex index = problem.make_index(
+          {.bits = kind == CertificateKind::kExact ? 8.0 : 5.0,
+           .norms = kind == CertificateKind::kExact,
+           .dither = kind == CertificateKind::kDithered ? Dither::kSubtractive : Dither::kNone});
+      const AttendTask task = problem.plain.task();
+      const TopkPolicy policy{.k = 64, .certificate = kind};
+      ASSERT_TRUE(can_read_topk(task, index, policy));
+      TopkWorkspace workspace = make_topk_workspace(task.shape, 1, index.n_tiles());
+      topk_attend(task, index, policy, workspace, 1);
+      EXPECT_TRUE(workspace.take_not_finite());
+    }
+  }
+}
+
+// A mean that is off shifts all coded scores of a query alike, so the choice stays what it was.
+TEST(TopkRead, AShiftOfTheMeanChangesNoChoice) {
+  TopkCase problem(shape_of(2, 1, 64), 1500, 16);
+  const CodeIndex index = problem.make_index({.bits = 8.0});
+  auto shifted = std::make_shared<LayerCode>(index.code());
+  std::mt19937 random(17);
+  std::normal_distribution<float> normal;
+  for (float& x : shifted->keys[0].mean) x += 0.3f * normal(random);
+  CodeIndex other(shifted);
+  const AttendTask task = problem.plain.task();
+  CodeScratch scratch;
+  while (other.n_tiles() < index.n_tiles())
+    ASSERT_TRUE(other.append_tile(task.shape, task.segments, scratch).ok());
+  const auto chosen = [&](const CodeIndex& codes) {
+    TopkWorkspace workspace = make_topk_workspace(task.shape, 1, codes.n_tiles());
+    topk_attend(task, codes, {.k = 64}, workspace, 1);
+    const TopkWorkspace::Impl& w = workspace.impl();
+    EXPECT_EQ(w.n_selected[0], 64);
+    return std::set<std::int32_t>(w.selected, w.selected + 64);
+  };
+  const std::set<std::int32_t> expected = chosen(index), found = chosen(other);
+  std::vector<std::int32_t> both;
+  std::set_intersection(expected.begin(), expected.end(), found.begin(), found.end(),
+                        std::back_inserter(both));
+  EXPECT_GE(both.size(), 61u);  // bytes: neighbours of the border may swap
 }
 
 TEST(TopkRead, NaNInARowIsAnErrorOfTheRead) {

@@ -153,13 +153,40 @@ TEST_F(IndexSession, ShortMemoriesAndNamedLayersAreExact) {
   Session session = open_session(*model_, 512);
   const auto run = [&](const std::string& text, std::size_t n) {
     ContextMemory memory = require(session.begin(spec(text)));
-    require(session.step(memory, std::span(*tokens_).first(n), Logits::kNone));
+    if (n > 0) require(session.step(memory, std::span(*tokens_).first(n), Logits::kNone));
     require(session.step(memory, std::span(*tokens_).subspan(n, 1), Logits::kLast));
     return std::vector<float>(session.logits().begin(), session.logits().end());
   };
-  EXPECT_EQ(run(kSpec, 700), run("full", 700));
+  for (const std::size_t n : {0, 1, 63, 64, 65, 700}) EXPECT_EQ(run(kSpec, n), run("full", n)) << n;
   EXPECT_EQ(run("full+topk(k=64)+dense_layers=0-29", 1400), run("full", 1400));
   EXPECT_NE(run("full+topk(k=64)+dense_layers=0-28", 1400), run("full", 1400));
+}
+
+// Codes that are older than the memory is long: of a memory that was cut back, or another text's.
+TEST_F(IndexSession, OldCodesLeaveShortMemoriesExact) {
+  Session session = open_session(*model_, 512);
+  ContextMemory indexed = fold(session, kSpec);
+  require(session.prepare_index(indexed));
+  ContextMemory exact = fold(session, "full");
+  for (const std::int64_t n : {1000, 65, 64, 63, 1, 0}) {
+    const auto next = std::span(*tokens_).subspan(static_cast<std::size_t>(n), 1);
+    ContextMemory adopted = require(session.begin(spec(kSpec)));
+    require(adopted.adopt_codes(indexed));
+    if (n > 0) {
+      require(session.step(adopted, std::span(*tokens_).first(static_cast<std::size_t>(n)),
+                           Logits::kNone));
+    }
+    std::vector<std::vector<float>> found;
+    for (ContextMemory* whole : {&exact, &indexed}) {
+      ContextMemory memory = whole->clone();
+      require(memory.truncate(n));
+      require(session.step(memory, next, Logits::kLast));
+      found.push_back(test::copy(session.logits()));
+    }
+    require(session.step(adopted, next, Logits::kLast));
+    EXPECT_EQ(found[1], found[0]) << n;
+    EXPECT_EQ(test::copy(session.logits()), found[0]) << n;
+  }
 }
 
 TEST_F(IndexSession, SaveLoadContinueIsBitEqual) {

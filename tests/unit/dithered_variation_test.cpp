@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <random>
+#include <string>
 #include <vector>
 
 namespace volvelle {
@@ -16,19 +18,57 @@ namespace {
 const double kMean = std::sqrt(3.0) / 2.0;
 
 TEST(DitheredVariation, ConstantsOfTheDeviation) {
-  // C_0 and C_.05, worked out independently; rounded to three digits there.
+  // C_0, C_.05 and C_.1, worked out independently; rounded to three digits there.
   const std::vector<std::pair<double, double>> zero = {
       {.05, .318}, {.1, .325}, {.2, .335},   {.3, .346},  {.45, .364}, {.6, .384},
       {.8, .411},  {1, .440},  {1.25, .480}, {1.5, .518}, {2, .594},   {2.5, .660},
       {3, .713},   {4, .784},  {5, .828},    {6, .857},   {7, .877},   {8, .893},
       {10, .914},  {12, .929}, {16, .947},   {24, .965},  {40, .979}};
   for (const auto& [y, c] : zero) EXPECT_NEAR(deviation_constant(y, 0.0), c, 0.002) << y;
-  for (const auto& [y, c] : std::vector<std::pair<double, double>>{
-           {.05, .382}, {.6, .479}, {1.5, .710}, {3, 1.164}, {6, 2.375}, {8, 4.92}}) {
+  const std::vector<std::pair<double, double>> five = {
+      {.05, .382}, {.1, .391}, {.2, .405},  {.3, .422}, {.45, .450},  {.6, .479},
+      {.8, .523},  {1, .571},  {1.5, .710}, {2, .863},  {2.5, 1.016}, {3, 1.164},
+      {4, 1.471},  {5, 1.846}, {6, 2.375},  {7, 3.23},  {8, 4.92}};
+  for (const auto& [y, c] : five)
     EXPECT_NEAR(deviation_constant(y, 0.05), c, 0.003 * std::max(1.0, c)) << y;
-  }
+  const std::vector<std::pair<double, double>> ten = {
+      {.05, .452}, {.1, .465},  {.2, .485}, {.3, .509},   {.45, .549}, {.6, .594}, {.8, .662},
+      {1, .741},   {1.5, .992}, {2, 1.318}, {2.5, 1.726}, {3, 2.282},  {4, 4.864}};
+  for (const auto& [y, c] : ten)
+    EXPECT_NEAR(deviation_constant(y, 0.1), c, 0.003 * std::max(1.0, c)) << y;
   EXPECT_TRUE(std::isinf(deviation_constant(10, 0.05)));
+  EXPECT_TRUE(std::isinf(deviation_constant(5, 0.1)));
   EXPECT_TRUE(std::isinf(deviation_constant(1, 0.5)));
+}
+
+/// The constant from its definition: 2 Psi_eta(t) / t^2, the largest up to y.
+double defined_constant(double y, double eta) {
+  double largest = 0.0;
+  for (int i = 1; i <= 2000; ++i) {
+    const double t = y * i / 2000.0;
+    const double r = 1 - 2 * t * eta;
+    if (r <= 0) return std::numeric_limits<double>::infinity();
+    const double tail = std::erfc(-t / std::sqrt(2 * r)) / 2;  // Phi(t / sqrt r)
+    const double mean = std::exp(t * t / (2 * r)) / std::sqrt(r) * tail + 0.5 +
+                        0.5 * t * (kMean - std::sqrt(2 / M_PI));
+    const double psi = std::log(mean) - 0.5 * t * kMean - 0.5 * t * eta;
+    if (t > 0.02) largest = std::max(largest, 2 * psi / (t * t));  // below, rounding is larger
+  }
+  return largest;
+}
+
+// A bound may be above its definition, never below: what is between the points of its table is
+// rounded up to the next one.
+TEST(DitheredVariation, ConstantsAreNotBelowTheirDefinition) {
+  for (const double eta : {0.0, 0.05, 0.1, 0.2}) {
+    for (const double y : {.05, .3, 1.0, 1.25, 2.0, 4.0, 12.0, 24.0}) {
+      SCOPED_TRACE(std::to_string(eta) + " " + std::to_string(y));
+      const double defined = defined_constant(y, eta);
+      EXPECT_GE(deviation_constant(y, eta), defined * (1 - 1e-9));
+      EXPECT_LE(deviation_constant(y, eta), 1.002 * defined);
+      EXPECT_GE(deviation_constant(0.9 * y, 0.97 * eta), defined_constant(0.9 * y, 0.97 * eta));
+    }
+  }
 }
 
 TEST(DitheredVariation, DeviationOfEqualTerms) {

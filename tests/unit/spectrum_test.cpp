@@ -52,6 +52,11 @@ TEST(Spectrum, NoiseEdges) {
   EXPECT_NEAR(noise_edge(128.0 / 512, ar1(0.5, 60)), 2.887, 0.01);
   EXPECT_NEAR(noise_edge(128.0 / 512, ar1(0.7, 100)), 3.869, 0.02);
   EXPECT_NEAR(noise_edge(128.0 / 4096, ar1(0.5, 60)), 1.528, 0.005);
+  // The edge of as many independent rows as stand behind these: somewhat too low.
+  for (const auto& [rho, n, edge] :
+       {std::tuple{0.5, 512.0, 2.708}, {0.7, 512.0, 3.440}, {0.5, 4096.0, 1.509}}) {
+    EXPECT_NEAR(noise_edge(128.0 / n * (1 + rho * rho) / (1 - rho * rho)), edge, 0.001);
+  }
 }
 
 TEST(Spectrum, EdgeIsWhereSimulatedNoiseEnds) {
@@ -95,7 +100,7 @@ TEST(Spectrum, ShrinksNoiseToTheIdentityAndLeavesSignal) {
   EXPECT_EQ(moment[1], 0.0);
 }
 
-TEST(RecallLaw, TableOfTheSpecification) {
+TEST(RecallLaw, ValuesWorkedOutElsewhere) {
   const double rho[] = {.01, .02, .04, .08, .16};
   const double expected[3][5] = {{.8999, .8585, .7999, .7174, .6012},
                                  {.8905, .8452, .7814, .6919, .5671},
@@ -104,6 +109,10 @@ TEST(RecallLaw, TableOfTheSpecification) {
   for (int i = 0; i < 3; ++i) {
     for (int j = 0; j < 5; ++j) EXPECT_NEAR(predicted_recall(rho[j], p[i]), expected[i][j], 6e-5);
   }
+  // To first order 1 - h(z) / sqrt(2 pi) sqrt(rho), which is within .001 up to rho = .1.
+  EXPECT_NEAR(normal_upper_quantile(1.0 / 64), 2.1539, 5e-5);
+  for (const double r : {.001, .01, .03, .1})
+    EXPECT_NEAR(predicted_recall(r, 1.0 / 64), 1 - 1.0014 * std::sqrt(r), 0.001) << r;
   EXPECT_EQ(predicted_recall(0.0, 0.1), 1.0);
   EXPECT_EQ(predicted_recall(1.0, 0.1), 0.1);
 }
