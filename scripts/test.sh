@@ -78,13 +78,13 @@ fuzz() {
   done
 }
 
-# Minutes of arithmetic through code that the other law tests run as well.
-long_laws='fold_test|fold_precision|mutation|attend_bits'
+# Minutes of arithmetic through code that the other tests run as well.
+long_tests='fold_test|fold_precision|mutation|attend_bits|index_synthetic'
 
 full_stages() {
-  stage "sanitizers, long tests" tests asan '^law$' -R "$long_laws" -j "$jobs"
-  # The folds of the law tests add minutes of arithmetic here, but no threads that attend_* lacks.
-  stage "thread sanitizer" sanitized tsan -E 'fold_|mutation|wired'
+  stage "sanitizers, long tests" tests asan '^(unit|law)$' -R "$long_tests" -j "$jobs"
+  # Left out are minutes of arithmetic without threads that attend_* lacks.
+  stage "thread sanitizer" sanitized tsan -E 'fold_|mutation|wired|index_synthetic|rope_'
   stage "address sanitizer with the engine" sanitized_engine
   stage "older instruction set" older_instruction_set
   if command -v clang++-16 >/dev/null; then
@@ -108,7 +108,7 @@ main() {
   # One at a time: the engine's threads want all cores.
   stage "tests on real models" tests release '^runtime$'
   stage "command line tests" command_line_tests
-  stage "sanitizers" sanitized asan -E "$long_laws"
+  stage "sanitizers" sanitized asan -E "$long_tests"
   ((full)) && full_stages
   if ((${#failed[@]} > 0)); then
     printf '\ntest.sh: failed in %d s: %s\n' $SECONDS "$(IFS=,; echo "${failed[*]}")"

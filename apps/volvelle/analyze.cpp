@@ -39,7 +39,10 @@ void declare(CLI::App& app, AnalyzeFlags& flags) {
       ->check(CLI::Range(std::int64_t{8}, std::int64_t{1} << 20))
       ->needs(app.get_option("--file"))
       ->capture_default_str();
-  app.add_option("--length", flags.length, "Search aliases of positions up to this distance")
+  app.add_option(
+         "--length", flags.length,
+         "Search aliases and ranges up to this distance (those of heads up to 16384 and 131072 at "
+         "most)")
       ->check(CLI::Range(std::int64_t{16}, std::int64_t{1} << 24))
       ->capture_default_str();
   app.add_option("-o,--output", flags.page, "Also write one HTML page with maps and curves");
@@ -74,7 +77,7 @@ Status add_heads(const AnalyzeFlags& flags, const Model& model, const ModelRotat
   report.json["distances"] = curve_distances(flags.distance);
   report.json["retrieval_distances"] = retrieval_distances(flags.distance);
   report.json["pairs"] = heads.empty() ? Json() : Json(heads.front().n_pairs);
-  report.json["median_detrended_r"] = median_detrended_r(heads);
+  report.json["median_detrended_r"] = heads.empty() ? Json() : Json(median_detrended_r(heads));
   report.text += heads_text(heads);
   return {};
 }

@@ -30,9 +30,15 @@ Json recall_json(const RotaryHead& head) {
 
 Json range_json(const std::optional<ThresholdRange>& found) {
   if (!found) return {};
-  return {{"threshold", rounded(found->threshold)},         {"law", rounded(found->range.law)},
-          {"smoothed", rounded(found->range.smoothed)},     {"hard", found->range.hard},
-          {"guaranteed", rounded(found->range.guaranteed)}, {"searched", found->searched}};
+  // Not rounded where it says that the search ended first.
+  const double smoothed = found->range.smoothed;
+  const bool beyond = smoothed >= static_cast<double>(found->searched);
+  return {{"threshold", rounded(found->threshold)},
+          {"law", rounded(found->range.law)},
+          {"smoothed", beyond ? Json(found->searched) : rounded(smoothed)},
+          {"hard", found->range.hard},
+          {"guaranteed", rounded(found->range.guaranteed)},
+          {"searched", found->searched}};
 }
 
 Json alias_json(const KernelAlias& alias) {
@@ -110,6 +116,9 @@ std::string curves_text(const std::vector<RotaryHead>& heads) {
 
 /// "4141 (median of 250 heads; ...)"
 std::string alias_text(const std::vector<RotaryHead>& heads) {
+  std::int64_t searched = kHeadAliasLimit;
+  for (const RotaryHead& head : heads)
+    searched = std::min(searched, head.range ? head.range->searched : searched);
   std::vector<double> distances;
   for (const RotaryHead& head : heads)
     if (head.alias.distance >= 0) distances.push_back(static_cast<double>(head.alias.distance));
@@ -118,7 +127,7 @@ std::string alias_text(const std::vector<RotaryHead>& heads) {
       "with the bands' weights of each head its keys look most like themselves again at {:.0f} "
       "(median of {} heads; quartiles {:.0f} and {:.0f}; looked at up to {})\n",
       median(distances), distances.size(), quantile(distances, 0.25), quantile(distances, 0.75),
-      kHeadAliasLimit);
+      searched);
 }
 
 std::string retrieval_text(const std::vector<RotaryHead>& heads) {
@@ -161,7 +170,10 @@ std::string best_text(const std::vector<RotaryHead>& heads) {
       const std::int64_t reach = best[i].target_range->range.hard;
       text += fmt::format("; {} found among {} others in half of the cases{}",
                           reach > 0 ? "if turned," : "if turned, never", kFoundAmong,
-                          reach > 0 ? fmt::format(" up to distance {}", reach) : "");
+                          reach <= 0 ? ""
+                          : reach >= best[i].target_range->searched
+                              ? fmt::format(" up to distance {} at least", reach)
+                              : fmt::format(" up to distance {}", reach));
     }
     text += "\n";
   }

@@ -93,7 +93,7 @@ function table(parent, titles, rows) {
 }
 
 function configuration() {
-  const parent = byId("configuration"), orNever = x => x < 0 ? "never" : x;
+  const parent = byId("configuration"), orNever = x => x === null || x < 0 ? "never" : x;
   const name = group => group.layers.length +
     (group.window ? " (window " + group.window + ")" : "");
   table(parent, ["layers", "rotation", "slowest turn", "below .75", ".5", ".25", "0", "alias",
@@ -101,7 +101,8 @@ function configuration() {
     const c = group.configuration, below = c.kernel_below;
     return [name(group), group.rotation, c.wavelengths[c.wavelengths.length - 1],
       ...["0.75", "0.5", "0.25", "0"].map(level => orNever(below[level])),
-      orNever(c.kernel_alias.distance), orNever(c.band_alias), c.address_capacity["512"]];
+      orNever(c.kernel_alias ? c.kernel_alias.distance : null),
+      orNever(c.band_alias), c.address_capacity["512"]];
   }));
   element(parent, "p", "Columns 'below': the distance from which on a key is less alike to " +
     "itself than that, counted up to " + data.length + " tokens. 'Told apart': how many other " +
@@ -121,6 +122,8 @@ const log10 = (x, least = 1) => x === null || x === undefined ? null
   : Math.log10(Math.max(x, least));
 // Failures of one half instead of one in twenty: ln .5 / ln .95 times as many others.
 const half = Math.log(0.5) / Math.log(0.95);
+// Capacities have no end where a key stands out by 40 deviations; reports say null then.
+const many = x => x === null ? 1e300 : x;
 const kinds = [["smoothed", "smoothed"], ["law", "formula"], ["hard", "every distance"],
   ["guaranteed", "proved"]];
 // Each choice: a name and the value of a head; null where it is not known.
@@ -131,8 +134,8 @@ const maps = [
   ["Capacity", "Other keys among which that key is still the largest in half of the cases " +
     "(powers of ten; below 0: less than one).",
     [...data.retrieval_distances.map((d, i) => [`if it stood at distance ${d}`,
-    h => h.retrieval && log10(half * h.retrieval.capacity[i], 0.01)]),
-    ["where it really stood", h => log10(half * h.capacity, 0.01)]]],
+    h => h.retrieval && log10(half * many(h.retrieval.capacity[i]), 0.01)]),
+    ["where it really stood", h => log10(half * many(h.capacity), 0.01)]]],
   ["Range", "Distance in tokens (powers of ten; light: none).",
     [...kinds.map(([key, name]) => [`found among ${data.found_among.others} others: ${name}`,
       h => h.target_range && log10(h.target_range[key])]),
@@ -259,10 +262,10 @@ function show(head) {
     table(byId("retrieval"), ["distance", "its logit", "others", "stands out", "told from",
       "in half of the cases", "half of the attention"],
       [...data.retrieval_distances.map((d, i) => [d, found.matched[i],
-      found.background[i], found.z[i], found.capacity[i], half * found.capacity[i],
+      found.background[i], found.z[i], found.capacity[i], half * many(found.capacity[i]),
       Math.exp(found.ln_softmax_capacity[i])]),
       ["where it stood", "", "", head.induction_z, head.capacity,
-      half * head.capacity, ""]]);
+      half * many(head.capacity), ""]]);
   }
   byId("ranges").textContent = "";
   const upTo = (x, r) => x >= r.searched ? `at least ${r.searched}` : x;

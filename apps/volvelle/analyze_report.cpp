@@ -21,6 +21,15 @@ Json joint_returns_json(const RotaryFacts& facts) {
   return returns;
 }
 
+Json alias_json(const KernelAlias& alias) {
+  if (alias.distance < 0) return {};
+  const bool alone = alias.runner_up < 0;
+  return {{"distance", alias.distance},
+          {"value", alias.value},
+          {"runner_up", alone ? Json() : Json(alias.runner_up)},
+          {"gap", alone ? Json() : Json(alias.gap)}};
+}
+
 Json facts_json(const RotaryFacts& facts) {
   return {{"wavelengths", facts.wavelengths},
           {"kernel_below",
@@ -28,12 +37,8 @@ Json facts_json(const RotaryFacts& facts) {
             {"0.5", facts.crossings[1]},
             {"0.25", facts.crossings[2]},
             {"0", facts.crossings[3]}}},
-          {"kernel_alias",
-           {{"distance", facts.kernel_alias.distance},
-            {"value", facts.kernel_alias.value},
-            {"runner_up", facts.kernel_alias.runner_up},
-            {"gap", facts.kernel_alias.gap}}},
-          {"band_alias", facts.band_alias},
+          {"kernel_alias", alias_json(facts.kernel_alias)},
+          {"band_alias", facts.band_alias < 0 ? Json() : Json(facts.band_alias)},
           {"joint_return", joint_returns_json(facts)},
           {"address_capacity",
            {{"64", facts.address_capacity[0]},

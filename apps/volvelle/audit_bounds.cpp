@@ -117,8 +117,9 @@ bool violated(const EditStudy& study) {
       std::any_of(study.weights.begin(), study.weights.end(), [](const WeightStudyRow& row) {
         return row.found.violations + row.outputs.violations + row.layers.violations > 0;
       });
-  return of_reads || total_of(study).violations > 0 || study.from_weights.violations > 0 ||
-         study.query_lengths.violations > 0 || study.shifted_bands.violations > 0;
+  const bool of_weights = study.from_weights.violations + study.query_lengths.violations > 0;
+  return of_reads || total_of(study).violations > 0 || study.shifted_bands.violations > 0 ||
+         (study.weights_bind && of_weights);
 }
 
 /// Nothing audited, or a control that finds nothing, says that the audit has not looked.

@@ -13,8 +13,10 @@ constexpr const char* kScope =
     "max_error bounds the total variation of the attention weights of each read, given this run's "
     "queries and keys; it is not an error of the answer";
 
-// Without a certificate the limit chooses how much is read, and nothing holds it.
-constexpr const char* kUnproved = "; this run asked for no certificate, so no read has a bound";
+// Without a certificate nothing is promised.
+constexpr const char* kUnproved =
+    "max_error, if given, only chooses how much is read: this run asked for no certificate, so "
+    "reads in full are exact and the others have no bound; it is not an error of the answer";
 
 double share(std::int64_t part, std::int64_t whole) {
   return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 1.0;
@@ -50,7 +52,7 @@ double bytes_ratio(const ReadStatistics& reads) {
 Json certificate_json(const MemorySpec& spec, const ReadStatistics& reads) {
   Json json = {{"class", class_of(spec, reads)}, {"scope", kScope}};
   if (!spec.topk) return json;
-  if (spec.topk->cert == "none") json["scope"] = std::string(kScope) + kUnproved;
+  if (spec.topk->cert == "none") json["scope"] = kUnproved;
   const bool bounded = reads.certified > reads.dense;
   json["max_error"] = spec.topk->max_error ? Json(*spec.topk->max_error) : Json();
   json["reads"] = reads.reads;
@@ -72,8 +74,9 @@ std::string certificate_text(const MemorySpec& spec, const ReadStatistics& reads
     line += fmt::format(
         ", worst bound of the weights' total variation {:.4f}{}", reads.worst_bound,
         spec.topk->cert == "dither"
-            ? fmt::format(" (all bounds hold with probability 1 - {:.1e} or more over the random "
-                          "dither of the codes)",
+            ? fmt::format(" (with probability 1 - {:.1e} or more over the random dither of the "
+                          "codes either "
+                          "all bounds hold or the text has left the one of exact attention)",
                           run_delta(reads))
             : "");
   if (reads.reads > 0 && reads.unindexed == reads.reads)

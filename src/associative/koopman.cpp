@@ -198,7 +198,7 @@ Status KoopmanMemory<T>::read(std::span<const T> queries, std::span<T> outputs) 
   const MatrixD x = scaled_rows(queries, config_.key_dim, config_.key_scale).transpose();
   Eigen::Map<RowMatrix<T>>(outputs.data(), x.cols(), config_.value_dim) =
       read_columns(config_, state_, x).transpose().template cast<T>();
-  return {};
+  return check_outputs<T>("Koopman read", outputs);
 }
 
 template <class T>
@@ -217,6 +217,7 @@ Status KoopmanMemory<T>::write_and_read(std::span<const T> queries, const GatedR
         y.col(0).template cast<T>();
     add_token(next_, row_of(rows.keys, t), row_of(rows.values, t), scratch);
   }
+  VOLVELLE_RETURN_IF_ERROR(check_outputs<T>("Koopman write_and_read", outputs));
   return adopt_next("Koopman write_and_read");
 }
 
@@ -274,23 +275,24 @@ Status KoopmanMemory<T>::forget_first(std::int64_t n, const GatedRows<T>& oldest
         ErrorCode::kMismatch,
         "Koopman forget_first: expected the first key that was written, found another; give "
         "the tokens from the oldest on"};
+  if (all) {
+    next_ = empty_state(config_);
+    return adopt_next(kOperation);
+  }
   std::vector<double> scratch(state_.first_key.size());
   next_ = state_;
   for (Eigen::Index t = 0; t < n; ++t) {
     const auto key = row_of(rows.keys, t);
     std::copy(key.begin(), key.end(), scratch.begin());
     if (!cholesky_remove(next_.factor, scratch, kPivotShare * config_.ridge))
-      return indefinite(kOperation, "give the tokens exactly as they were written");
+      return indefinite(kOperation,
+                        "give the tokens exactly as they were written, or its keys are too large "
+                        "for this ridge");
     add_product(next_.values, row_of(rows.values, t), key, -1.0);
-    if (config_.steps > 0 && t + 1 < rows.keys.rows())
-      add_product(next_.lag, row_of(rows.keys, t + 1), key, -1.0);
+    if (config_.steps > 0) add_product(next_.lag, row_of(rows.keys, t + 1), key, -1.0);
   }
-  if (all) {
-    next_ = empty_state(config_);
-  } else {
-    next_.written -= n;
-    std::ranges::copy(row_of(rows.keys, n), next_.first_key.begin());
-  }
+  next_.written -= n;
+  std::ranges::copy(row_of(rows.keys, n), next_.first_key.begin());
   return adopt_next(kOperation);
 }
 

@@ -90,7 +90,7 @@ class KoopmanMemory {
   /// Forgets the first n tokens. `oldest`: these tokens as they were written and, unless they are
   /// all, the one after them. Errors, which leave the memory as it was: invalid_argument (sizes, n
   /// above written()), mismatch (the first key is not the first one written), numeric (NaN; G would
-  /// lose its definiteness, so these are not tokens of this memory).
+  /// lose its definiteness: these are not tokens of this memory, or too large for its ridge).
   Status forget_first(std::int64_t n, const GatedRows<T>& oldest);
 
   /// Puts back what state() gave, with equal bits. Errors: mismatch (sizes), numeric (NaN or

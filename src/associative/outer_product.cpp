@@ -127,7 +127,7 @@ Status OuterProductMemory<T>::read(std::span<const T> queries, std::span<T> outp
   const auto state = as_rows<T>(state_, config_.key_dim);
   Eigen::Map<RowMatrix<T>> out(outputs.data(), static_cast<Eigen::Index>(n), config_.value_dim);
   if (n > 0) out.noalias() = as_rows(queries, config_.key_dim) * state.transpose();
-  return {};
+  return check_outputs<T>("outer-product read", outputs);
 }
 
 template <class T>
@@ -189,6 +189,7 @@ Status OuterProductMemory<T>::advance(std::span<const T> queries, std::span<cons
                  outputs.subspan(begin * group * value_dim, count * group * value_dim));
     add_chunk(k, v);
   }
+  VOLVELLE_RETURN_IF_ERROR(check_outputs<T>("outer-product write_and_read", outputs));
   return adopt_next("outer-product write", static_cast<std::int64_t>(n));
 }
 

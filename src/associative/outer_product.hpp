@@ -29,7 +29,7 @@ namespace volvelle {
 
 enum class WriteRule { kOuter, kDelta, kWedge };
 
-/// The name that specs and files use: "outer", "delta" or "wedge".
+/// "outer", "delta" or "wedge".
 const char* to_string(WriteRule rule) noexcept;
 
 struct OuterProductConfig {

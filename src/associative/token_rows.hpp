@@ -51,6 +51,15 @@ Status check_rows(const std::string& operation, const char* what, std::span<cons
   return {};
 }
 
+/// Errors: numeric (sums went beyond the type of the outputs).
+template <class T>
+Status check_outputs(const char* operation, std::span<const T> outputs) {
+  if (is_finite(outputs)) return {};
+  return Error{ErrorCode::kNumeric, std::string(operation) +
+                                        ": expected finite outputs, found an overflow; the memory "
+                                        "is as it was before"};
+}
+
 /// Euclidean length, without overflow. Summed in order: equal rows have equal lengths in every bit,
 /// wherever they lie in memory.
 template <class T>

@@ -14,14 +14,15 @@
 #include "eval/key_edits.hpp"
 #include "eval/layer_outputs.hpp"
 #include "eval/model_rotation.hpp"
+#include "eval/query_bounds.hpp"
 #include "eval/read_certificates.hpp"
 #include "eval/spec_edit.hpp"
+#include "index/head_bands.hpp"
 #include "volvelle/memory/memory_index.hpp"
 
 namespace volvelle {
 namespace {
 
-constexpr std::int64_t kSinks = 4;
 constexpr std::int64_t kFarthest = 100000;
 constexpr const char* kPaths[] = {"f32", "bf16"};
 constexpr const char* kOfMemory = "memory";  // rows as the spec keeps them
@@ -272,7 +273,7 @@ class Study {
     const std::int64_t begin = window_begin(spec_, n - 1);
     const std::int64_t sinks = spec_.sink.value_or(0);
     for (std::int64_t t = 0; t < n; ++t) {
-      const bool every_second = t >= kSinks && t % 2 == 0 && t + 64 < n;
+      const bool every_second = t >= kSinkTokens && t % 2 == 0 && t + 64 < n;
       dropped[static_cast<std::size_t>(t)] =
           spec_.keeps_everything() ? every_second : t >= sinks && t < begin;
     }
@@ -300,7 +301,8 @@ class Study {
       EditTrace trace;
       VOLVELLE_ASSIGN_OR_RETURN(const EditedRows edited,
                                 edit(name, sample, rotation, sample.keys, trace));
-      for (std::int64_t t = kSinks; t < sample.n; t += std::max<std::int64_t>(1, sample.n / 16)) {
+      for (std::int64_t t = kSinkTokens; t < sample.n;
+           t += std::max<std::int64_t>(1, sample.n / 16)) {
         const auto from = static_cast<std::size_t>(t) * dim;
         const std::span<const float> key(sample.keys.data() + from, dim);
         const std::span<const float> other(edited.keys.data() + from, dim);
@@ -336,6 +338,30 @@ class Study {
 
 }  // namespace
 
+namespace {
+
+/// Refuses specs that the model does not take, and those whose reads are no edits of rows.
+Status check_spec(const Model& model, std::int64_t n_tokens, const MemorySpec& spec,
+                  SessionOptions options) {
+  if (spec.topk) {
+    VOLVELLE_ASSIGN_OR_RETURN(const IndexPlan plan, index_plan(spec));
+    if (n_tokens < plan.min_tokens)
+      return Error{ErrorCode::kInvalidArgument,
+                   "audit: an index is made from " + std::to_string(plan.min_tokens) +
+                       " tokens on, got " + std::to_string(n_tokens) + "; give more tokens"};
+    if (!plan.policy.coded_tail)
+      return Error{
+          ErrorCode::kInvalidArgument,
+          "audit: tail=none leaves rows out, which no bound of edits covers; leave it out"};
+  }
+  VOLVELLE_ASSIGN_OR_RETURN(options.kv, kv_types(spec));
+  VOLVELLE_ASSIGN_OR_RETURN(const Session session, Session::create(model, options));
+  const Result<ContextMemory> memory = session.begin(spec);
+  return memory.ok() ? Status() : memory.error();
+}
+
+}  // namespace
+
 Result<EditStudy> run_edit_study(const Model& model, std::span<const TokenId> tokens,
                                  const MemorySpec& spec, const EditStudyOptions& options,
                                  const ProgressSink& progress) {
@@ -344,13 +370,7 @@ Result<EditStudy> run_edit_study(const Model& model, std::span<const TokenId> to
     return Error{ErrorCode::kInvalidArgument,
                  "audit: expected 256 tokens or more, and queries up to half of them"};
   }
-  if (spec.topk) {
-    VOLVELLE_ASSIGN_OR_RETURN(const IndexPlan plan, index_plan(spec));
-    if (std::ssize(tokens) < plan.min_tokens)
-      return Error{ErrorCode::kInvalidArgument,
-                   "audit: an index is made from " + std::to_string(plan.min_tokens) +
-                       " tokens on, got " + std::to_string(tokens.size()) + "; give more tokens"};
-  }
+  VOLVELLE_RETURN_IF_ERROR(check_spec(model, std::ssize(tokens), spec, options.session));
   VOLVELLE_ASSIGN_OR_RETURN(const ModelRotations rotations, model_rotations(model));
   VOLVELLE_ASSIGN_OR_RETURN(const ModelWeights weights, ModelWeights::open(model));
   ProgressMeter meter(progress, "capture", "tokens", std::ssize(tokens));
@@ -359,6 +379,7 @@ Result<EditStudy> run_edit_study(const Model& model, std::span<const TokenId> to
   std::vector<std::string> notes = rotations.notes;
   Study study(options, spec, model.info().rope);
   ProgressMeter audited(progress, "audit", "layers", std::ssize(layers));
+  bool rounded = false;  // some weights are not F32
   const auto start = Clock::now();
   for (std::size_t i = 0; i < layers.size(); ++i) {
     if (options.session.cancel.cancelled())
@@ -369,6 +390,7 @@ Result<EditStudy> run_edit_study(const Model& model, std::span<const TokenId> to
     if (layers[i].empty() || rotation == nullptr) continue;
     Result<std::vector<QueryFactor>> factors = query_factors(model, weights, layer);
     if (!factors.ok()) notes.push_back(factors.error().message);
+    if (factors.ok() && !weights.is_float32(query_paths(model)[i].weight)) rounded = true;
     const QueryPath& path = query_paths(model)[i];
     Result<OutputProjection> output = output_projection(model, weights, layer);
     if (!output.ok()) notes.push_back(output.error().message);
@@ -378,7 +400,10 @@ Result<EditStudy> run_edit_study(const Model& model, std::span<const TokenId> to
                          output.ok() ? std::move(*output) : OutputProjection(),
                          !path.capped && !path.sink_logits}));
   }
-  return study.finish(seconds_since(start), std::move(notes));
+  if (rounded) notes.push_back(kRoundedActivations);
+  EditStudy found = study.finish(seconds_since(start), std::move(notes));
+  found.weights_bind = !rounded;
+  return found;
 }
 
 }  // namespace volvelle

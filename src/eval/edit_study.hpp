@@ -48,6 +48,7 @@ struct EditStudy {
   std::vector<WeightStudyRow> weights;
   RatioSummary from_weights;   // changes over bounds that rest on weights alone
   RatioSummary query_lengths;  // bands of queries over what the weights allow
+  bool weights_bind = true;    // weights are F32, so that both of these must hold
   RatioSummary shifted_bands;  // of keys: how far each moved over what was known beforehand
   std::vector<std::string> notes;
   double seconds = 0.0;  // of the audit, without the capture

@@ -20,6 +20,7 @@ Result<ModelQueryFactors> model_query_factors(const Model& model, const ModelRot
   found.layers.resize(model.info().layers.size());
   std::string reason;
   int n_unknown = 0;
+  bool rounded = false;  // some weights are not F32
   ProgressMeter meter(progress, "weights", "layers", std::ssize(found.layers));
   for (std::size_t layer = 0; layer < found.layers.size(); ++layer) {
     if (cancel.cancelled()) return Error{ErrorCode::kCancelled, "weights: interrupted"};
@@ -28,6 +29,7 @@ Result<ModelQueryFactors> model_query_factors(const Model& model, const ModelRot
           query_factors(model, weights, static_cast<int>(layer));
       if (factors.ok()) {
         found.layers[layer] = std::move(factors).value();
+        rounded = rounded || !weights.is_float32(query_paths(model)[layer].weight);
       } else {
         if (n_unknown++ == 0) reason = factors.error().message;
       }
@@ -38,6 +40,7 @@ Result<ModelQueryFactors> model_query_factors(const Model& model, const ModelRot
     found.notes.push_back("no bounds of queries for " + std::to_string(n_unknown) +
                           " layers; the first: " + reason);
   }
+  if (rounded) found.notes.push_back(kRoundedActivations);
   return found;
 }
 

@@ -23,7 +23,14 @@ Result<ModelQueryFactors> model_query_factors(const Model& model, const ModelRot
                                               const CancelToken& cancel,
                                               const ProgressSink& progress);
 
-/// What no query of a head exceeds, for any token, prompt and position; before the scale of logits.
+/// Says that bounds from weights are of exact activations.
+inline constexpr const char* kRoundedActivations =
+    "weights are not F32: the engine rounds what it multiplies with them, so bounds of queries "
+    "hold "
+    "for exact activations and not to the last bits of this model's";
+
+/// What no query of a head exceeds, for any token, prompt and position, of exact activations;
+/// before the scale of logits.
 struct QueryBound {
   int layer = 0;
   int head = 0;

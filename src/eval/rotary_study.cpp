@@ -154,7 +154,7 @@ void add_retrieval(const MatchedStudy& study, const HeadContext& context, Rotary
     const double z = logits.z();
     const double advantage = std::max(0.0, logits.matched - logits.background);
     head.at.push_back({logits, z, argmax_capacity(z, kFailure),
-                       logits.sigma > 0.0 ? ln_softmax_capacity(advantage, logits.sigma) : 0.0});
+                       advantage > 0.0 ? ln_softmax_capacity(advantage, logits.sigma) : 0.0});
   }
   head.target_range = range_of(curves, study.excess,
                                capacity_quantile(kFoundAmong, kNotFound) * mean_deviation(study));

@@ -13,8 +13,6 @@
 namespace volvelle {
 namespace {
 
-constexpr std::int64_t kWindow = 64;  // last rows, which every read takes exactly
-
 /// Queries of every second one of the last positions, [position, group, dim].
 std::vector<float> late_queries(const HeadSample& sample, std::vector<std::int64_t>& positions) {
   std::vector<float> rows;
@@ -27,7 +25,7 @@ std::vector<float> late_queries(const HeadSample& sample, std::vector<std::int64
   return rows;
 }
 
-/// The codes of one KV head over all of its full tiles. `rows` must outlive it.
+/// The codes of one KV head over all of its full tiles.
 class HeadCodes {
  public:
   static Result<HeadCodes> make(const HeadSample& sample, const EditedRows& rows,
@@ -103,9 +101,8 @@ Status through_codes(const IndexPlan& plan, const HeadSample& sample, const Rope
   if (plan.block_anchored) {
     VOLVELLE_ASSIGN_OR_RETURN(options.frame, make_block_frame(rope));
   }
-  const EditedRows stored = rows;
-  VOLVELLE_ASSIGN_OR_RETURN(const HeadCodes codes, HeadCodes::make(sample, stored, options));
-  const std::int64_t end = std::min(codes.n_rows(), sample.n - kWindow);
+  VOLVELLE_ASSIGN_OR_RETURN(const HeadCodes codes, HeadCodes::make(sample, rows, options));
+  const std::int64_t end = std::min(codes.n_rows(), sample.n - plan.policy.window);
   for (std::int64_t t = options.sinks; t < end; ++t) {
     const std::vector<float> key = codes.key(t);
     std::copy(key.begin(), key.end(), rows.keys.begin() + t * sample.dim);

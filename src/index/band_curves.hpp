@@ -24,7 +24,8 @@ class BandCurves {
   std::int64_t limit() const noexcept;
   const BandFrequencies& bands() const noexcept;
   /// retrieval_range(bands, logits, threshold, limit()); `smoothed` averages
-  /// over distances of a grid, so it may end one step of 1 % elsewhere. Cost: 2 n_bands products a
+  /// over distances of another grid, so it ends up to two steps of 1 % elsewhere, and some more for
+  /// flat heads far out, whose averages ripple. Cost: 2 n_bands products a
   /// distance up to `hard`, and for each of the grid.
   RetrievalRange range(const LogitBands& logits, double threshold) const;
   /// kernel_alias of the kernel with these weights [n_bands], up to min(limit(), last).

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "base/result_macros.hpp"
+#include "index/head_bands.hpp"
 #include "index/matrix.hpp"
 #include "index/spectrum.hpp"
 #include "volvelle/index/moments.hpp"
@@ -15,14 +16,13 @@
 namespace volvelle {
 namespace {
 
-constexpr std::int64_t kSinks = 4;
 constexpr std::int64_t kWindow = 64;
 
 /// Every step-th row behind the sinks, [n, dim].
 std::vector<float> spread(const float* rows, std::int64_t n, int dim, std::int64_t n_wanted) {
   std::vector<float> out;
   for (std::int64_t i = 0; i < n_wanted; ++i) {
-    const std::int64_t row = kSinks + (n - kSinks) * i / n_wanted;
+    const std::int64_t row = kSinkTokens + (n - kSinkTokens) * i / n_wanted;
     out.insert(out.end(), rows + row * dim, rows + (row + 1) * dim);
   }
   return out;
@@ -37,7 +37,7 @@ void add_to(std::vector<double>& sum, const std::vector<double>& part) {
 void turn_for_blocks(std::vector<float>& queries, std::int64_t n, int dim, std::int64_t n_rows,
                      const BlockFrame& frame) {
   for (std::int64_t i = 0; i < n_rows; ++i) {
-    const std::int64_t position = kSinks + (n - kSinks) * i / n_rows;
+    const std::int64_t position = kSinkTokens + (n - kSinkTokens) * i / n_rows;
     const std::int64_t n_blocks = position / frame.block + 1;
     frame.turn_back(frame.middle(i * 7919 % n_blocks * frame.block), queries.data() + i * dim);
   }
@@ -155,7 +155,8 @@ StudyMoments study_moments(const HeadSample& sample, std::int64_t n_rows, bool s
   const int dim = result.dim = sample.dim;
   std::vector<float> keys = spread(sample.keys.data(), sample.n, dim, n_rows);
   for (std::int64_t i = 0; frame.block > 0 && i < n_rows; ++i)
-    frame.turn_back(frame.middle(kSinks + (sample.n - kSinks) * i / n_rows), keys.data() + i * dim);
+    frame.turn_back(frame.middle(kSinkTokens + (sample.n - kSinkTokens) * i / n_rows),
+                    keys.data() + i * dim);
   Moments key_moments(dim);
   key_moments.add(keys.data(), n_rows, dim);
   result.key_mean = key_moments.mean();
@@ -249,7 +250,8 @@ std::vector<StudyTruth> study_truths(const HeadSample& sample, std::int64_t n_qu
     const std::int64_t position = sample.n - late + (late - 1) * (i + 1) / n_queries;
     for (int g = 0; g < sample.group; ++g) {
       const Eigen::Map<const Eigen::VectorXf> q(sample.query(g, position), sample.dim);
-      const Eigen::VectorXf scores = keys.middleRows(kSinks, position - kWindow - kSinks) * q;
+      const Eigen::VectorXf scores =
+          keys.middleRows(kSinkTokens, position - kWindow - kSinkTokens) * q;
       StudyTruth truth{position, g, {scores.data(), scores.data() + scores.size()}, {}};
       truth.best = largest(truth.scores.data(), truth.scores.size(), k);
       truths.push_back(std::move(truth));
@@ -279,13 +281,13 @@ StudyScore score_map(const StudyMap& map, const StudyMoments& moments, const Hea
     const std::int64_t n_rows = std::ssize(truth.scores);
     Eigen::VectorXf coded(n_rows);
     const std::int64_t block = frame.block > 0 ? frame.block : sample.n;
-    if (by_row) coded = codes.middleRows(kSinks, n_rows) * q;
-    for (std::int64_t first = kSinks; !by_row && first < kSinks + n_rows;) {
-      const std::int64_t end = std::min(first / block * block + block, kSinks + n_rows);
+    if (by_row) coded = codes.middleRows(kSinkTokens, n_rows) * q;
+    for (std::int64_t first = kSinkTokens; !by_row && first < kSinkTokens + n_rows;) {
+      const std::int64_t end = std::min(first / block * block + block, kSinkTokens + n_rows);
       Eigen::VectorXf turned = q;
       if (frame.block > 0) frame.turn_back(frame.middle(first), turned.data());
       const Eigen::VectorXf a = decode.cast<float>().transpose() * turned;
-      coded.segment(first - kSinks, end - first) =
+      coded.segment(first - kSinkTokens, end - first) =
           (codes.middleRows(first, end - first) * a).array() +
           block_constant(map, moments.key_mean, turned);
       first = end;

@@ -126,7 +126,8 @@ MeanBands background_bands(const UnturnedRows& queries, const UnturnedRows& keys
 
 double TargetLogits::z() const noexcept {
   const double deviation = std::hypot(sigma, target_sigma);
-  return deviation > 0.0 ? (matched - background) / deviation : 0.0;
+  const double above = matched - background;
+  return above == 0.0 ? 0.0 : above / deviation;  // infinite where nothing deviates
 }
 
 MatchedStudy matched_study(const UnturnedRows& queries, const UnturnedRows& keys, double scale,

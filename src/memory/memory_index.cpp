@@ -25,8 +25,11 @@ constexpr std::int64_t kFloor = 64;       // rows that a read with an error limi
 
 /// Length at which codes made at `made_at` tokens are made again. Codes know the positions and the
 /// queries that they were made of: at twice the length they read with three times the error of new
-/// ones (docs/benchmarks.md). Making again at a share s more costs 1 / s codings of each token.
-constexpr std::int64_t next_making(std::int64_t made_at) { return made_at + (made_at + 1) / 2; }
+/// ones (docs/benchmarks.md). All queries that are kept must be of positions behind the last
+/// making, as those before are given back.
+constexpr std::int64_t next_making(std::int64_t made_at) {
+  return made_at + std::max((made_at + 1) / 2, kQueryPositions);
+}
 
 Error plan_error(const std::string& message) {
   return Error{ErrorCode::kInvalidArgument, "memory spec: " + message};

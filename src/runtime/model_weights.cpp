@@ -42,6 +42,11 @@ const GgufTensor* ModelWeights::find(const std::string& name) const {
   return found == directory_.tensors.end() ? nullptr : &*found;
 }
 
+bool ModelWeights::is_float32(const std::string& name) const {
+  const GgufTensor* const tensor = find(name);
+  return tensor != nullptr && tensor->type == 0;  // GGML_TYPE_F32
+}
+
 std::optional<ModelWeights::Shape> ModelWeights::shape(const std::string& name) const {
   const GgufTensor* const tensor = find(name);
   if (tensor == nullptr) return std::nullopt;

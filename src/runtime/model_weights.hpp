@@ -25,6 +25,9 @@ class ModelWeights {
     std::int64_t n_columns = 0;
   };
   std::optional<Shape> shape(const std::string& name) const;
+  /// Whether the engine multiplies a tensor without rounding what it is multiplied with; false if
+  /// there is none of that name.
+  bool is_float32(const std::string& name) const;
   /// The first `n_rows` rows (0: all), [n_rows, n_columns]. Fails by name on a missing tensor, too
   /// few rows, and types that do not turn into floats.
   Result<std::vector<float>> rows(const std::string& name, std::int64_t n_rows = 0) const;

@@ -379,24 +379,5 @@ TEST(SyntheticHeads, BytesChooseTheRowsThatFloatsDo) {
   EXPECT_LT(mean, 1.0);
 }
 
-// A mean that is off shifts all scores of a query alike.
-TEST(SyntheticHeads, AShiftOfTheMeanChangesNoChoice) {
-  const CodedHead head(6);
-  std::mt19937 random(7);
-  std::normal_distribution<double> normal;
-  const MatrixD queries = head.query_codes();
-  const MatrixD exact = head.float_codes(head.mean);
-  for (const double size : {0.1, 1.0, 100.0}) {
-    std::vector<double> shifted = head.mean;
-    for (double& x : shifted) x += size * normal(random);
-    const MatrixD other = head.float_codes(shifted);
-    ASSERT_GT((other - exact).norm(), 0.01 * exact.norm());
-    for (Eigen::Index i = 0; i < queries.rows(); ++i) {
-      EXPECT_EQ(top_of(other * queries.row(i).transpose()),
-                top_of(exact * queries.row(i).transpose()));
-    }
-  }
-}
-
 }  // namespace
 }  // namespace volvelle

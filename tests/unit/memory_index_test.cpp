@@ -102,13 +102,20 @@ TEST(MemoryIndex, IsMadeAgainWhenTheMemoryHasGrownByHalf) {
   m.feed(1100);
   ASSERT_TRUE(m.memory().prepare_index(1).ok());
   EXPECT_EQ(m.index().made_at(), 1100);
-  m.feed(549);
+  // At least as many positions later as queries are kept of.
+  m.feed(kQueryPositions - 1);
   ASSERT_TRUE(m.memory().prepare_index(1).ok());
   EXPECT_EQ(m.index().made_at(), 1100);
   m.feed(1);
   ASSERT_TRUE(m.memory().prepare_index(1).ok());
-  EXPECT_EQ(m.index().made_at(), 1650);
-  EXPECT_EQ(m.tiles(0), 1650 / kCodeTile);
+  EXPECT_EQ(m.index().made_at(), 1100 + kQueryPositions);
+  EXPECT_EQ(m.tiles(0), (1100 + kQueryPositions) / kCodeTile);
+  m.feed(1061);
+  ASSERT_TRUE(m.memory().prepare_index(1).ok());
+  EXPECT_EQ(m.index().made_at(), 1100 + kQueryPositions);
+  m.feed(1);
+  ASSERT_TRUE(m.memory().prepare_index(1).ok());
+  EXPECT_EQ(m.index().made_at(), 2124 + 1062);
 }
 
 TEST(MemoryIndex, RollbackAndTruncateCutTilesThatAreNoLongerCovered) {
