@@ -41,12 +41,12 @@ Json range_json(const std::optional<ThresholdRange>& found) {
           {"searched", found->searched}};
 }
 
-Json alias_json(const KernelAlias& alias) {
-  if (alias.distance < 0) return {};
-  return {{"distance", alias.distance},
-          {"value", rounded(alias.value)},
-          {"runner_up", alias.runner_up < 0 ? Json() : Json(alias.runner_up)},
-          {"gap", alias.runner_up < 0 ? Json() : rounded(alias.gap)}};
+Json rounded_alias(const KernelAlias& alias) {
+  Json json = alias_json(alias);
+  for (const char* const figure : {"value", "gap"})
+    if (json.is_object() && !json[figure].is_null())
+      json[figure] = rounded(json[figure].get<double>());
+  return json;
 }
 
 /// One list for each figure, as long as the report's "retrieval_distances".
@@ -74,7 +74,7 @@ Json head_json(const RotaryHead& head) {
           {"ceiling_r", head.ceiling_r},
           {"slow_share", head.slow_share},
           {"mean_range", range_json(head.range)},
-          {"alias", alias_json(head.alias)},
+          {"alias", rounded_alias(head.alias)},
           {"retrieval", retrieval_json(head)},
           {"target_range", range_json(head.target_range)},
           {"induction_z", head.induction_z},

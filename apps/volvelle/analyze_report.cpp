@@ -9,6 +9,15 @@
 
 namespace volvelle::cli {
 
+Json alias_json(const KernelAlias& alias) {
+  if (alias.distance < 0) return {};
+  const bool alone = alias.runner_up < 0;
+  return {{"distance", alias.distance},
+          {"value", alias.value},
+          {"runner_up", alone ? Json() : Json(alias.runner_up)},
+          {"gap", alone ? Json() : Json(alias.gap)}};
+}
+
 namespace {
 
 Json joint_returns_json(const RotaryFacts& facts) {
@@ -19,15 +28,6 @@ Json joint_returns_json(const RotaryFacts& facts) {
                        {"distance", back.distance > 0 ? Json(back.distance) : Json()}});
   }
   return returns;
-}
-
-Json alias_json(const KernelAlias& alias) {
-  if (alias.distance < 0) return {};
-  const bool alone = alias.runner_up < 0;
-  return {{"distance", alias.distance},
-          {"value", alias.value},
-          {"runner_up", alone ? Json() : Json(alias.runner_up)},
-          {"gap", alone ? Json() : Json(alias.gap)}};
 }
 
 Json facts_json(const RotaryFacts& facts) {

@@ -21,6 +21,8 @@ Json rotations_json(const std::vector<AnalyzedGroup>& groups);
 std::string rotations_text(const std::vector<AnalyzedGroup>& groups);
 /// {"bf16": 257, ...}
 Json indistinct_positions_json();
+/// Null for an address that does not come back.
+Json alias_json(const KernelAlias& alias);
 
 Json query_bounds_json(const std::vector<QueryBound>& bounds);
 std::string query_bounds_text(const std::vector<QueryBound>& bounds);
